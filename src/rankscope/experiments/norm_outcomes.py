@@ -36,8 +36,6 @@ class Outcome:
     # Stable ranks in float64 of the samples that truly stay apart; 1 means two opposite poles.
     ranks: tuple[float, ...]
     apart_for: tuple[int, ...]  # the last layer after which each sample's tokens still differ
-    stalled_for: tuple[int, ...]  # the last by which they differ as a level residual has them
-    decided: tuple[bool, ...]  # whether each residual has layers to show what becomes of it
 
     @property
     def staying(self) -> int:
@@ -57,16 +55,6 @@ def outcomes(table: pl.DataFrame) -> dict[str, Outcome]:
     return {
         name: _outcome(dispersions.filter(model=name), ranks.filter(model=name))
         for name in dispersions["model"].unique(maintain_order=True).to_list()
-    }
-
-
-def verdicts(found: Mapping[str, Outcome]) -> dict[str, bool]:
-    """For each sample of each case whether its tokens truly stay apart, as far as it is decided."""
-    return {
-        f"{name}, sample {number}": stops
-        for name, one in found.items()
-        for number, (stops, decided) in enumerate(zip(one.stops[SCALED], one.decided, strict=True))
-        if decided
     }
 
 
@@ -246,16 +234,7 @@ def _outcome(rows: pl.DataFrame, stable_ranks: pl.DataFrame) -> Outcome:
             max((layer for layer, log10 in enumerate(curve) if log10 > _SMALL), default=0)
             for curve in true
         ),
-        tuple(map(_stalled_for, true)),
-        tuple(law(curve, UNEVEN).decided for curve in true),
     )
-
-
-def _stalled_for(log10: Sequence[float]) -> int:
-    """The last layer by which tokens would have seemed to stay apart; 0 if there is none."""
-    fewest = 4  # layers that have quarters
-    seeming = (end for end in range(len(log10), fewest, -1) if stays(log10[:end]))
-    return next(seeming, 1) - 1
 
 
 def stays(log10: Sequence[float]) -> bool:
@@ -271,41 +250,6 @@ def some_stay(table: pl.DataFrame) -> bool:
     """Whether any sample of a trace (Frobenius norm) stays apart, as far as its layers show."""
     curves = table.filter(metric=RELATIVE).sort("layer").partition_by("sample")
     return any(stays(curve["value"].to_list()) for curve in curves)
-
-
-def panels(ends: Mapping[str, Outcome]) -> dict[str, tuple[str, ...]]:
-    """By case, what each sample is drawn under: the name, or which of two groups it is in."""
-    by_case = {}
-    for name, one in ends.items():
-        stay, fall = one.staying, one.samples - one.staying
-        words = (f": {fall} of {one.samples} collapse", f": {stay} of {one.samples} stay")
-        split = stay and fall
-        by_case[name] = tuple(f"{name}{words[s] if split else ''}" for s in one.stops[SCALED])
-    return by_case
-
-
-def relabel(table: pl.DataFrame, by_case: Mapping[str, tuple[str, ...]]) -> pl.DataFrame:
-    """The table with the panels of all cases in the place of their names."""
-    new = pl.col("model")
-    for name, by_sample in by_case.items():
-        for sample, panel in enumerate(by_sample):
-            if panel != name:
-                here = (pl.col("model") == name) & (pl.col("sample") == sample)
-                new = pl.when(here).then(pl.lit(panel)).otherwise(new)
-    return table.with_columns(new.alias("model"))
-
-
-def cases_to_draw(ends: Mapping[str, Outcome]) -> list[str]:
-    """Few cases: the curves of all of them would fill a chart of many pages."""
-    falling = {name: one for name, one in ends.items() if not one.staying}
-    first: dict[str, str] = {}
-    for name, one in falling.items():
-        if one.law is not None:
-            first.setdefault(one.law.kind, name)
-    chosen = {*first.values(), *(name for name, one in ends.items() if one.staying)}
-    if falling:
-        chosen.add(max(falling, key=lambda name: max(falling[name].last[SCALED])))
-    return [name for name in ends if name in chosen]
 
 
 NOTE = (

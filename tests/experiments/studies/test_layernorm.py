@@ -123,13 +123,6 @@ def test_a_stall_is_not_taken_for_the_end() -> None:
     assert list(norm_outcomes.stall(norm_outcomes.outcomes(curves(case=[LEVEL])))) == []
 
 
-def test_too_few_layers_decide_nothing() -> None:
-    assert norm_outcomes.verdicts(norm_outcomes.outcomes(curves(case=[[0.0, 0.0, 0.0]]))) == {}
-    assert norm_outcomes.verdicts(norm_outcomes.outcomes(curves(case=[LEVEL]))) == {
-        "case, sample 0": True
-    }
-
-
 @pytest.mark.parametrize(
     ("log10", "stay"), [(LEVEL, True), (FALLING, False), ([-2.5] * 9, False), ([-1.5] * 9, True)]
 )

@@ -1,13 +1,13 @@
-"""A network in training mode: dropout of attention weights and of what each part puts out, as BERT.
+"""Networks in BERT-base's shape with random weights, layer by layer, and in training mode.
 
-Our networks have no dropout: it is no part of what they compute. This is a plain forward pass of
-one of them with dropout, for the one claim that asks what dropout does.
+Our networks have no dropout: it is no part of what they compute. Here is a plain forward pass of
+one of them with dropout of attention weights and of what each part puts out, as in BERT, for the
+one claim that asks what dropout does.
 """
 
-from collections.abc import Iterable, Iterator
+import math
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from functools import cache
-from statistics import median
 from typing import Final, cast
 
 import polars as pl
@@ -16,13 +16,10 @@ from torch import Tensor
 
 from rankscope import tables
 from rankscope.arguments import checked
-from rankscope.core.deep import deep_trace
-from rankscope.core.metrics import residual
-from rankscope.core.network import Attention, Block, Network, Visibility
-from rankscope.core.tracing import Trace
-from rankscope.experiments import depths, kit, norm_outcomes
+from rankscope.core.metrics import residual, stable_rank
+from rankscope.core.network import Attention, Block, Network, Spec, Visibility
+from rankscope.experiments import depths, kit
 from rankscope.experiments.norm_cases import Setting, random_network
-from rankscope.experiments.studies.layernorm import PLAIN
 from rankscope.streams import stream
 
 
@@ -36,8 +33,8 @@ class Dropout:
     def floor(self, tokens: int, width: int) -> float:
         """Below which μ of normalised tokens does not stay under hidden dropout of p (derived).
 
-        >>> round(Dropout(hidden=0.1).floor(64, 768), 1)
-        69.6
+        >>> round(Dropout(hidden=0.1).floor(128, 768), 1)
+        98.8
 
         Tokens that agree, y, become different all the same: each keeps its own features, of which
         a mean of y and squares of ``y²/(1 − p)`` are left. Normalised to the length √width, their
@@ -79,8 +76,20 @@ def drop(x: Tensor, share: float, generator: torch.Generator) -> Tensor:
     return x * kept / (1 - share)
 
 
-DROPOUT: Final = "dropout"
-"""The variant with all of it, as BERT is trained."""
+NORMED, DROPOUT = "LayerNorm only", "LayerNorm only, dropout"
+"""Panels: the claim's network, and the same in training mode, as BERT is trained."""
+ATTENTION_DROPPED, OUTPUTS_DROPPED = f"{DROPOUT} of attention", f"{DROPOUT} of outputs"
+PURE, SKIPPING, NORMED_SKIPPING = "attention only", "skips", "LayerNorm and skips"
+"""Panels of the same figure beside the claim's."""
+STABLE = "stable_rank"
+_WITHOUT: Final[Mapping[str, tuple[str, ...]]] = {
+    PURE: ("norm", "skip"),
+    SKIPPING: ("norm",),
+    NORMED_SKIPPING: (),
+}
+_BERT_WIDTH, _BERT_STD = 768, 0.02
+_CHUNK = 8  # layers in memory at a time
+_EQUAL = 1e-10  # of the tokens' size: below it float64 shows rounding soon, and a curve ends
 
 
 @checked
@@ -88,106 +97,142 @@ DROPOUT: Final = "dropout"
 class Shape:
     """BERT-base's, its initialisation included; attention and LayerNorm, no skips and no MLPs.
 
-    Where a sample is level and its tokens differ after ``layers``, it is followed ``deeper`` times
-    as far.
+    Dropout is drawn anew in every layer and needs no depth; the figure's ``other`` panels are of
+    another width, their weights so large that products of them are as large as in BERT.
     """
 
-    layers: int = 96
-    deeper: int = 2
+    layers: int = 128
+    draws: int = 3  # of all weights
     heads: int = 12
     width: int = 768
-    tokens: int = 64
-    samples: int = 1
+    tokens: int = 128
     masks: tuple[str, ...] = ("full", "causal", "window:4", "causal-window:4")
-    dropouts: tuple[tuple[str, Dropout], ...] = (
-        (DROPOUT, Dropout()),
-        ("dropout of attention alone", Dropout(hidden=0.0)),
-        ("dropout of outputs alone", Dropout(attention=0.0)),
-    )
+    dropout: Dropout = Dropout()
+    dropout_layers: int = 16
+    other_heads: int = 4
+    other_width: int = 128
 
     def __str__(self) -> str:
         return f"{self.heads} heads, {self.width} features, {self.tokens} tokens"
 
-    def panel(self, mask: str) -> str:
-        """What a mask's curves are called in the table."""
-        return f"LayerNorm only, {mask}"
-
     @property
     def dropout_floor(self) -> float:
         """The μ at which dropout as in training keeps tokens that agree (derived)."""
-        return dict(self.dropouts)[DROPOUT].floor(self.tokens, self.width)
+        return self.dropout.floor(self.tokens, self.width)
 
     @property
-    def panels(self) -> tuple[str, ...]:
-        """All of them."""
-        return tuple(self.panel(mask) for mask in self.masks)
+    def dropouts(self) -> dict[str, Dropout]:
+        """What is dropped, by panel."""
+        attention, hidden = self.dropout.attention, self.dropout.hidden
+        return {
+            DROPOUT: self.dropout,
+            ATTENTION_DROPPED: Dropout(attention, 0.0),
+            OUTPUTS_DROPPED: Dropout(0.0, hidden),
+        }
 
 
-def measure(shape: Shape, seed: int, on_step: kit.OnStep) -> depths.Measured:
-    """Every mask in scaled arithmetic, in plain formats, and in float32 with dropout."""
-    x, token_mask = depths.Texts(shape.width, shape.tokens, shape.samples, seed)()
+def measure(shape: Shape, seed: int, on_step: kit.OnStep) -> pl.DataFrame:
+    """log10 μ and stable ranks: a panel for each set of parts, a curve for each mask.
 
-    @cache
-    def draw(layers: int, dtype: torch.dtype) -> Network:
-        if dtype != torch.float64:
-            return draw(layers, torch.float64).float()
-        setting = Setting(heads=shape.heads, width=shape.width, init="bert", tokens=shape.tokens)
-        return random_network(setting, layers, seed)
+    The samples are draws of all weights. Plain float64 will do: whether tokens differ by a
+    hundredth of what they did is far above its rounding.
+    """
+    on_normed, on_dropout, on_others = kit.parts(on_step, 8, 1, 1)
+    tables_ = [
+        _table(NORMED, mask, draw, states)
+        for draw, on_draw in kit.tracked(range(shape.draws), on_normed)
+        for mask, states in _follow(shape, seed + draw, on_draw).items()
+    ]
+    for (panel, dropout), on_panel in kit.tracked(shape.dropouts.items(), on_dropout):
+        x, token_mask = embedded(seed, shape.width, shape.tokens)
+        network = layers_of(shape, shape.dropout_layers, seed, 0).float()
+        for mask, _ in kit.tracked(shape.masks, on_panel):  # in float32, as models are trained
+            states = states_with_dropout(
+                network.with_mask(mask), x.float(), token_mask, dropout, stream(seed, panel, mask)
+            )
+            rows = [_figures(state) for state in (x.float(), *states)]
+            tables_.append(_table(panel, mask, 0, rows))
+    for draw, _ in kit.tracked(range(shape.draws), on_others):
+        tables_ += _others(shape, seed + draw, draw)
+    return tables.stack(tables_)
 
-    def trace(layers: int, mask: str) -> Trace:
-        network = draw(layers, torch.float64).with_mask(mask)
-        return deep_trace(network, x, norm="fro", token_mask=token_mask)
 
-    parts: dict[str, pl.DataFrame] = {}
-    traces: dict[str, Trace] = {}
-    for mask, on_mask in kit.tracked(shape.masks, on_step):
-        layers = shape.layers
-        scaled = trace(layers, mask)
-        on_mask(0.25)
-        if norm_outcomes.some_stay(scaled.table):
-            layers *= shape.deeper
-            scaled = trace(layers, mask)
-        on_mask(0.5)
-        wanted = pl.col("metric").is_in(["log10_residual", depths.RELATIVE])
-        found = {depths.SCALED: depths.dispersions(scaled.table.filter(wanted))}
-        for name, dtype in depths.FORMATS.items():
-            plain, start = draw(layers, dtype).with_mask(mask), x.to(dtype)
-            found[name] = _table(start, plain.states(start, token_mask), token_mask)
-        for name, dropout in shape.dropouts:  # in float32, as models are trained
-            generator = stream(seed, name, mask)
-            states = states_with_dropout(plain, start, token_mask, dropout, generator)
-            found[name] = _table(start, states, token_mask)
-        traces[shape.panel(mask)] = scaled
-        parts[shape.panel(mask)] = tables.joined(found)
-    return depths.Measured(tables.joined(parts, column="model"), depths.doubts(traces))
+def embedded(seed: int, width: int, tokens: int) -> tuple[Tensor, Tensor]:
+    """A passage as BERT embeds it at initialisation, and which tokens are real.
+
+    Words, positions and the segment are added, each as large as the others, and normalised: the
+    segment, the same for all tokens, is a third of each, so that μ is √⅔ of the tokens' size.
+    """
+    words, token_mask = depths.Texts(width, tokens, 1, seed)()
+    generator = stream(seed, "positions and segment")
+    positions, segment = (
+        torch.randn(rows, width, generator=generator, dtype=words.dtype)
+        for rows in (words.shape[1], 1)
+    )
+    return torch.nn.functional.layer_norm(words + positions + segment, (width,)), token_mask
+
+
+def layers_of(shape: Shape, layers: int, seed: int, first: int) -> Network:
+    """Some layers of the claim's network from the ``first`` on."""
+    setting = Setting(heads=shape.heads, width=shape.width, init="bert", tokens=shape.tokens)
+    chosen = int(torch.randint(2**31, (), generator=stream(seed, "layers from", str(first))))
+    return random_network(setting, layers, chosen)
+
+
+Figures = tuple[float, float, float]
+"""Of one state: μ, the size of all tokens, and the stable rank."""
 
 
 @torch.no_grad()
-def _table(x: Tensor, states: Iterable[Tensor], token_mask: Tensor) -> pl.DataFrame:
-    """What is measured of the input and of every layer, in plain numbers."""
+def _follow(shape: Shape, seed: int, on_step: kit.OnStep) -> dict[str, list[Figures]]:
+    """Every mask's figures under one draw; a curve ends where float64 has nothing left to show."""
+    x, token_mask = embedded(seed, shape.width, shape.tokens)
+    states = dict.fromkeys(shape.masks, x)
+    followed = {mask: [_figures(x)] for mask in shape.masks}
+    for first, _ in kit.tracked(range(0, shape.layers, _CHUNK), on_step):
+        network = layers_of(shape, min(_CHUNK, shape.layers - first), seed, first)
+        for mask in list(states):
+            for state in network.with_mask(mask).states(states[mask], token_mask):
+                states[mask] = state
+                followed[mask].append(_figures(state))
+                if followed[mask][-1][0] < _EQUAL * followed[mask][-1][1]:
+                    del states[mask]
+                    break
+    return followed
+
+
+@torch.no_grad()
+def _others(shape: Shape, seed: int, draw: int) -> Iterator[pl.DataFrame]:
+    """The figure's other panels at initialisation, of a smaller width."""
+    spec = Spec(
+        shape.layers,
+        shape.other_heads,
+        shape.other_width,
+        mlp_ratio=0.0,
+        norm_place="post",
+        norm_eps=1e-12,
+        init=_BERT_STD * math.sqrt(_BERT_WIDTH / shape.other_width),
+    )
+    network = Network.random(spec, seed=seed, dtype=torch.float64)
+    x, token_mask = embedded(seed, shape.other_width, shape.tokens)
+    for panel, left_out in _WITHOUT.items():
+        bare = network.without(*left_out)
+        for mask in shape.masks:
+            states = (x, *bare.with_mask(mask).states(x, token_mask))
+            yield _table(panel, mask, draw, [_figures(state) for state in states])
+
+
+def _figures(x: Tensor) -> Figures:
+    mu = residual(x, norm="fro")
+    return float(mu), float(torch.linalg.vector_norm(x)), float(stable_rank(x))
+
+
+def _table(panel: str, mask: str, draw: int, figures: Iterable[Figures]) -> pl.DataFrame:
     rows = []
-    for layer, state in enumerate((x, *states)):
-        values = {depths.DISPERSION: residual(state, norm="fro", token_mask=token_mask).log10()}
-        values |= {metric: of(state, token_mask=token_mask) for metric, of in PLAIN.items()}
-        rows += [
-            (layer, sample, metric, value)
-            for metric, by_sample in values.items()
-            for sample, value in enumerate(by_sample.tolist())
-        ]
-    return tables.from_rows(("layer", "sample", "metric", "value"), rows)
-
-
-def last_dispersions(table: pl.DataFrame, variant: str) -> dict[str, float]:
-    """By panel, log₁₀ μ at the end: the median over samples of the last layer.
-
-    Dropout is drawn anew in every layer, so that there the median runs over the last quarter of the
-    layers, too.
-    """
-    drawn = variant not in (depths.SCALED, *depths.FORMATS)
-    ends: dict[str, float] = {}
-    rows = table.filter(metric=depths.DISPERSION, variant=variant)
-    for (panel,), part in rows.group_by("model", maintain_order=True):
-        depth = max(part["layer"].to_list())
-        last = part.filter(pl.col("layer") >= (depth - depth // 4 if drawn else depth))
-        ends[str(panel)] = median(last["value"].to_list())
-    return ends
+    for layer, (mu, _, rank) in enumerate(figures):
+        log10 = math.log10(mu) if mu > 0 else -math.inf
+        rows += [(layer, depths.DISPERSION, log10), (layer, STABLE, rank)]
+    table = tables.from_rows(("layer", "metric", "value"), rows)
+    return table.with_columns(
+        model=pl.lit(panel), variant=pl.lit(mask), sample=pl.lit(draw, pl.Int64)
+    )

@@ -1,234 +1,251 @@
-"""Claim W2: LayerNorm alone stops μ → 0; what a plateau of μ can come from, and what it cannot."""
+"""Claim W2: LayerNorm alone stops μ → 0; under which masks, and up to which layer.
+
+The caption of figure 2 is at hand, the authors' code is not. Its first half, on random weights, is
+judged mask by mask; its second half, on pretrained models, where one is given. What keeps μ under a
+window is that information spreads slowly (docs/theory.md, section 7); why it should stay under
+other masks is not stated. That their random models were in training mode, with dropout, is a
+hypothesis of ours: it would explain a plateau.
+"""
 
 import math
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
-from statistics import fmean
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from statistics import median
+from typing import Final, NamedTuple
 
 import polars as pl
 
 from rankscope import tables
-from rankscope.experiments import depths, kit, norm_outcomes
+from rankscope.ask import Model, by_name
+from rankscope.experiments import depths, kit, models
 from rankscope.experiments.claims import _bert_shape
-from rankscope.experiments.claims._bert_shape import DROPOUT, Shape, last_dispersions
-from rankscope.experiments.norm_outcomes import Outcome
-from rankscope.experiments.studies import layernorm
-from rankscope.numerals import power_of_ten, short
+from rankscope.experiments.claims._bert_shape import (
+    DROPOUT,
+    NORMED,
+    NORMED_SKIPPING,
+    PURE,
+    SKIPPING,
+    STABLE,
+    Shape,
+)
+from rankscope.numerals import plural, power_of_ten, short, span_of
 
 ENTRY = kit.claim(
     "W2",
-    "LayerNorm alone stops μ → 0 in randomly initialised models.",
-    source="Wu et al. 2024, figure 2",
-    question="Does μ stop falling under LayerNorm alone, and do the tokens keep their rank?",
-    domain="BERT-base's shape with LayerNorm only, under four masks",
-    beyond="other shapes, weights, biases, norms and masks",
-    seconds=297,
+    "LayerNorm alone stops μ → 0 in randomly initialised models; in pretrained ones it does so "
+    "together with other components.",
+    source="Wu et al. 2024, figure 2 (by its caption)",
+    question="Does μ stop falling under LayerNorm alone, under which masks, and for how long?",
+    domain="BERT-base's shape with LayerNorm only, under four masks; pretrained models",
+    beyond="the figure's other panels, in a smaller shape, and dropout",
+    options=("seed", "models", "texts", "length"),
+    seconds=75,
     small=False,
 )
-# As many cases and draws as the LayerNorm study has, and more layers for the slow window.
-PAPER = {"shape": Shape(layers=160, samples=4), "sweep": layernorm.Config()}
-_QUICK = layernorm.Config(scales=(1.0, 16.0, 256.0), draws=2)
+PAPER: Final = {"shape": Shape(layers=256, draws=4)}
+_LEFT = -2.0  # log10 of what is left of the input's μ, from which on it has not gone to zero
+_PRETRAINED, _RELATIVE = "pretrained models", "relative_dispersion"
+CHARTS = (
+    kit.Drawing(
+        "by_depth",
+        "A panel for each set of parts, a curve for each mask, on logarithmic axes as in the "
+        "figure; a curve ends where float64 has nothing left to show.",
+        depths.DISPERSION,
+        {"lowest": -10.0, "log_depth": True},
+    ),
+)
 
 
 @dataclass(frozen=True)
-class Config(kit.Config):
-    """The shape of the claim, and the LayerNorm study's settings for what lies beyond it."""
+class Config(models.ModelsConfig):
+    """The shape of the claim, and models, of which there are none unless they are given."""
 
+    models: tuple[Model, ...] = ()
+    samples: int = 8
     shape: Shape = field(default_factory=Shape)
-    sweep: layernorm.Config = _QUICK
 
 
-Tables = tuple[pl.DataFrame, pl.DataFrame]
-"""Of the claim's shape, and of the settings beyond it."""
+class Course(NamedTuple):
+    """What becomes of μ under one mask: log10 of what is left of it, by draw."""
+
+    ends: tuple[float, ...]  # after the last layer that was followed
+    apart: tuple[int, ...]  # the last layer after which it has not gone to zero
+    layers: int
+    rank: float  # the median stable rank at the end
+
+    @property
+    def stays(self) -> bool:
+        """Whether a hundredth of it or more is left after the last layer, in every draw."""
+        return min(self.ends) >= _LEFT
 
 
-def measure(config: Config, on_step: kit.OnStep) -> kit.Measured[Tables]:
-    """The claim's shape, and the study's settings."""
-    on_shape, on_sweep = kit.parts(on_step, 1, 2)
-    return join(
-        _bert_shape.measure(config.shape, config.seed, on_shape),
-        layernorm.measure(replace(config.sweep, seed=config.seed), on_sweep),
-    )
+@dataclass(frozen=True)
+class Facts:
+    """Of the models that were given: which are pretrained, and how far apart each one's tokens end
+    in the sample in which they are most alike, as a part of their size."""
+
+    pretrained: tuple[str, ...] = ()
+    apart: Mapping[str, float] = field(default_factory=dict)
 
 
-def join(shape: depths.Measured, sweep: depths.Measured) -> kit.Measured[Tables]:
-    """Both in one table, which names the two groups of a setting's samples separately where some
-    stay apart and others do not."""
-    labelled = norm_outcomes.relabel(
-        sweep.table, norm_outcomes.panels(norm_outcomes.outcomes(sweep.table))
-    )
-    return kit.Measured(
-        tables.stack([shape.table, labelled]),
-        {**shape.notes, **sweep.notes},
-        (shape.table, sweep.table),
-        {"dispersion": "Frobenius norm"},
-    )
+def measure(config: Config, on_step: kit.OnStep) -> kit.Measured[Facts]:
+    """The claim's shape under every mask and draw, and the models that were given."""
+    on_shape, on_models = kit.parts(on_step, 5, max(len(config.models), 1))
+    parts = [_bert_shape.measure(config.shape, config.seed, on_shape)]
+    apart = {}
+    named = by_name(config.models) if config.models else {}
+    for (name, case), on_case in kit.tracked(named.items(), on_models):
+        on_load, on_trace = kit.parts(on_case, 1, 1)
+        traced = case.subject(config, on_load).trace((_RELATIVE,), on_trace).table
+        last = traced.filter(pl.col("layer") == pl.max("layer"))
+        apart[name] = float(min(last["value"].to_list()))
+        parts.append(traced.with_columns(model=pl.lit(name), variant=pl.lit("all parts")))
+    if not named:
+        on_models(1.0)
+    pretrained = [n for n, case in named.items() if not (case.at_init or case.trained_here)]
+    return kit.Measured(tables.stack(parts), facts=Facts(tuple(pretrained), apart))
 
 
-def judge(config: Config, measured: kit.Measured[Tables]) -> kit.Answer:
-    """Every sample of the claim's shape and of what lies beyond it, by scaled arithmetic alone.
+def judge(config: Config, measured: kit.Measured[Facts]) -> kit.Answer:
+    """Mask by mask: whether a hundredth of the input's μ is left in every draw.
 
-    A sample bears the claim out if its relative dispersion has stopped shrinking before it is
-    small, and is still where it was with more layers. What keeps rank is judged apart from what
-    keeps μ: tokens at ±x differ, and have rank one.
+    A hundredth is a convention of ours; the sentences say between which ones the verdict is the
+    same. A model bears its half out if its tokens differ by a hundredth of their size after the
+    last layer, in every sample. Beyond, attention alone must lose μ, and the other panels and
+    dropout keep it, under every mask.
     """
-    table, swept = measured.facts
-    ends, others = norm_outcomes.outcomes(table), norm_outcomes.outcomes(swept)
-    drawn, *beyond = _drawings(config.shape, others)
-    noisy = last_dispersions(table, DROPOUT)
-    listed = (norm_outcomes.list_cases("Relative dispersion, by case", others),) if others else ()
-    said = (
-        *layernorm.sentences(config.sweep, swept),
-        *layernorm.search_sentences(config.sweep, swept),
-    )
+    courses = read(measured.table)
+    normed = {mask: course for (panel, mask), course in courses.items() if panel == NORMED}
+    apart = {name: math.log10(it) >= _LEFT for name, it in measured.facts.apart.items()}
+    stated: dict[str, bool | None] = {mask: course.stays for mask, course in normed.items()}
+    stated |= {name: apart[name] for name in measured.facts.pretrained}
+    if not measured.facts.pretrained:
+        stated[_PRETRAINED] = None
+    beyond = {
+        f"{panel}, {mask}": course.stays is not (panel == PURE)
+        for (panel, mask), course in courses.items()
+        if panel in (PURE, SKIPPING, NORMED_SKIPPING, DROPOUT)
+    } | {name: held for name, held in apart.items() if name not in measured.facts.pretrained}
+    against = [name for name, held in beyond.items() if not held]
+    noisy = [10**log10 for log10 in ends_with_dropout(measured.table).values()]
     return kit.Answer(
-        _sentences(config.shape, table, ends, others),
-        stated=norm_outcomes.verdicts(ends),
-        on=_phrase(ends),
-        beyond=norm_outcomes.verdicts(others),
-        on_beyond=_phrase(others),
+        _sentences(config.shape, normed, min(noisy)),
+        stated=stated,
+        on={
+            "depends": f"the mask: {_by_mask(normed)}",
+            "holds": _by_mask(normed),
+            "fails": _by_mask(normed),
+        },
+        beyond=beyond,
+        on_beyond={"depends": f"the case: not {'; '.join(against)}"},
         key_figures={
-            "samples that stay apart": float(sum(end.staying for end in ends.values())),
-            "lowest μ with dropout": 10 ** min(noisy.values()),
+            **{
+                f"{mask}, layers with a hundredth of μ": float(min(course.apart))
+                for mask, course in normed.items()
+            },
+            "lowest μ with dropout": min(noisy),
             "μ that dropout keeps (derived)": config.shape.dropout_floor,
         },
-        listings=(_listing(config.shape, table, ends),),
-        parts=(kit.Part("Beyond that shape", said, listed, tuple(beyond)),),
-        charts=(drawn,),
-        shown=(),
+        listings=(_listing(courses),),
+        shown=(depths.DISPERSION,),
     )
 
 
-def _phrase(ends: Mapping[str, Outcome]) -> kit.Phrase:
-    """What holds of rank completes the verdict, which is on μ."""
-    stay = norm_outcomes.verdicts(ends)
-    apart, ranks = sum(stay.values()), norm_outcomes.high_ranks(ends)
-    words = f"μ stays in {apart} of {len(stay)} samples, a rank above one in {ranks} of these"
+def read(table: pl.DataFrame) -> dict[tuple[str, str], Course]:
+    """By panel and mask, what becomes of μ."""
+    courses = {}
+    rows = table.filter(metric=depths.DISPERSION)
+    for (panel, mask), part in rows.group_by("model", "variant", maintain_order=True):
+        curves = [
+            draw.sort("layer")["value"].to_list()
+            for _, draw in part.group_by("sample", maintain_order=True)
+        ]
+        left = [[value - curve[0] for value in curve] for curve in curves]
+        ranks = table.filter(model=panel, variant=mask, metric=STABLE)
+        last = ranks.filter(pl.col("layer") == pl.max("layer").over("sample"))["value"].to_list()
+        courses[str(panel), str(mask)] = Course(
+            tuple(curve[-1] for curve in left),
+            tuple(_last_apart(curve) for curve in left),
+            max(map(len, curves)) - 1,
+            median(last),
+        )
+    return courses
+
+
+def _last_apart(left: Sequence[float]) -> int:
+    return max(layer for layer, log10 in enumerate(left) if log10 >= _LEFT)
+
+
+def ends_with_dropout(table: pl.DataFrame) -> dict[str, float]:
+    """By mask, log10 μ under dropout: the median over the second half of the layers."""
+    rows = table.filter(model=DROPOUT, metric=depths.DISPERSION)
+    late = rows.filter(2 * pl.col("layer") > pl.max("layer"))
     return {
-        "holds": words,
-        "depends": f"the sample: {words}",
-        "fails": "for μ and with it for rank",
-        "not tried": "the layers are too few to show what becomes of μ",
+        str(mask): median(part["value"].to_list())
+        for (mask,), part in late.group_by("variant", maintain_order=True)
     }
 
 
-def _sentences(
-    shape: Shape,
-    table: pl.DataFrame,
-    ends: Mapping[str, Outcome],
-    others: Mapping[str, Outcome],
-) -> Iterator[str]:
-    """How μ ends at the claim's shape, and what a plateau can and cannot come from.
+def _by_mask(normed: Mapping[str, Course]) -> str:
+    """Under which masks it was not reproduced, and up to which layer it holds under others."""
+    kept = [mask for mask, course in normed.items() if course.stays]
+    lost = {mask: course.apart for mask, course in normed.items() if not course.stays}
+    depth = max(course.layers for course in normed.values())
+    words = []
+    if lost:
+        since = [span_of(min(apart) + 1, max(apart) + 1) for apart in lost.values()]
+        start = f"μ under 1% of its start from layer {', '.join(since)} on"
+        words.append(f"not reproduced for {', '.join(lost)} ({start})")
+    if kept:
+        words.append(f"holds for {', '.join(kept)} up to layer {depth}")
+    return "; ".join(words)
 
-    ``ends`` are read off ``table``, ``others`` off the settings beyond the claim's.
-    """
-    scaled, single, noisy = (
-        last_dispersions(table, variant) for variant in (depths.SCALED, "float32", DROPOUT)
-    )
-    depth = max(end.layers for end in ends.values())
-    start = table.filter(metric=depths.DISPERSION, variant=depths.SCALED, layer=0)["value"]
+
+def _sentences(shape: Shape, normed: Mapping[str, Course], noisy: float) -> Iterator[str]:
+    """How μ ends, between which conventions the verdict is the same, and our hypothesis."""
+    draws = max(len(course.ends) for course in normed.values())
     yield (
-        f"BERT-base's shape, {shape}, LayerNorm only, {depth} layers: μ goes from "
-        f"{power_of_ten(fmean(start.to_list()), digits=3)} to {_from_to(scaled)}, by "
-        "mask."
+        f"BERT-base's shape, {shape}, LayerNorm only, {plural(draws, 'draw')} of all weights: "
+        f"{_by_mask(normed)}."
     )
-    yield from norm_outcomes.poles(ends)
+    lost = [max(course.ends) for course in normed.values() if not course.stays]
+    kept = [min(course.ends) for course in normed.values() if course.stays]
+    if lost and kept:
+        low, high = power_of_ten(max(lost)), power_of_ten(min(kept))
+        yield f"Any other part of the input's μ from {low} to {high} gives the same verdict."
+    ranks = ", ".join(f"{mask} {short(it.rank)}" for mask, it in normed.items() if it.stays)
+    if ranks:
+        yield f"Stable rank of the tokens where μ stays, after the last layer: {ranks}."
     yield (
-        f"With dropout left on μ ends at {_from_to(noisy)}. Where tokens agree, dropout of outputs "
-        "alone makes them differ again in every layer (derived): "
+        "Hypothesis (ours): with dropout left on, as in training mode, μ ends at "
+        f"{short(noisy)} or more under every mask. Where tokens agree, dropout of outputs makes "
+        "them differ again in every layer (derived): "
         f"μ = √(p(n − 1)d) = {short(shape.dropout_floor)}."
     )
-    floor = {name: at for name, at in single.items() if at > scaled[name] + 1}
-    if floor:  # under these masks scaled arithmetic goes further down
-        yield (
-            f"float32 without dropout goes no further down than μ = {_from_to(floor)} under "
-            f"{len(floor)} of the {len(single)} masks: the format stops, not the collapse."
-        )
-    sources = _sources(ends, others, noisy, shape.dropout_floor)
-    can, cannot = (
-        ", ".join(words for words, seen in sources.items() if seen is side) or "nothing tried here"
-        for side in (True, False)
-    )
-    yield (f"So a plateau of μ at the size of the tokens can come from {can}; not from {cannot}.")
 
 
-def _listing(shape: Shape, table: pl.DataFrame, ends: Mapping[str, Outcome]) -> kit.Listing:
-    """μ in the end under each mask, as it truly is, in float32, and with dropout."""
-    variants = (depths.SCALED, *depths.FORMATS, *(name for name, _ in shape.dropouts))
-    last = {variant: last_dispersions(table, variant) for variant in variants}
-    last = {variant: by_panel for variant, by_panel in last.items() if by_panel}
+def _listing(courses: Mapping[tuple[str, str], Course]) -> kit.Listing:
     rows = tuple(
-        (mask, _fate(ends[panel]), *(power_of_ten(log10[panel]) for log10 in last.values()))
-        for mask, panel in zip(shape.masks, shape.panels, strict=True)
+        (
+            panel,
+            mask,
+            course.layers,
+            span_of(min(course.apart), max(course.apart)),
+            _from_to(course.ends),
+            course.rank,
+        )
+        for (panel, mask), course in courses.items()
     )
     return kit.Listing(
-        "μ after the last layer",
-        ("mask", "law", *last),
+        "What is left of the input's μ",
+        ("parts", "mask", "layers", "lasts", "in the end", "rank"),
         rows,
-        "Medians over the samples; with dropout over the last quarter of the layers, too. Plain "
-        "formats end where their rounding does.",
+        "Over the draws of all weights. Lasts: the last layer after which a hundredth of it is "
+        "left. Rank: the median stable rank in the end. Layers: as far as float64 has something to "
+        "show.",
     )
 
 
-def _sources(
-    ends: Mapping[str, Outcome],
-    others: Mapping[str, Outcome],
-    noisy: Mapping[str, float],
-    floor: float,
-) -> dict[str, bool]:
-    """What was seen to keep tokens a hundredth of their size apart, and what was not."""
-    apart = math.log10(norm_outcomes.DIFFERENT)
-    every = [*ends.values(), *others.values()]
-    fallen = [one for one in ends.values() if not one.staying]
-    return {
-        "dropout": min(noisy.values()) > math.log10(floor / 2),
-        "a fall that is merely slow": any(max(one.last[depths.SCALED]) > apart for one in fallen),
-        "a stall that ends later": any(
-            2 * level > one.layers and last < apart
-            for one in every
-            for level, last in zip(one.stalled_for, one.last[depths.SCALED], strict=True)
-        ),
-        "LayerNorm at this shape": any(one.staying for one in ends.values()),
-        "the precision of float32": any(
-            max(one.last["float32"]) > apart >= max(one.last[depths.SCALED]) for one in fallen
-        ),
-    }
-
-
-def _fate(one: Outcome) -> str:
-    if one.staying:
-        return f"{one.staying} of {one.samples} samples stay"
-    return "" if one.law is None else one.law.kind
-
-
-def _from_to(log10: Mapping[str, float]) -> str:
-    return f"{power_of_ten(min(log10.values()))} to {power_of_ten(max(log10.values()))}"
-
-
-def _drawings(shape: Shape, others: Mapping[str, Outcome]) -> Iterator[kit.Drawing]:
-    """The claim's shape, and beyond it the few settings that differ in what becomes of them."""
-    yield kit.Drawing(
-        "by_depth",
-        "BERT-base's shape with LayerNorm only: scaled arithmetic beside plain numbers, and "
-        "float32 with dropout.",
-        depths.DISPERSION,
-        {"lowest": -12.0},
-        {"model": shape.panels},
-        depths.FLOORS,
-    )
-    panels = norm_outcomes.panels(others)
-    drawn = tuple(
-        panel
-        for name in norm_outcomes.cases_to_draw(others)
-        for panel in dict.fromkeys(panels[name])
-    )
-    if drawn:
-        yield kit.Drawing(
-            "by_depth",
-            "Beyond that shape: the first case of every law, the one that ends highest, and those "
-            "in which some sample stays apart.",
-            depths.RELATIVE_DISPERSION,
-            {"lowest": layernorm.LOWEST},
-            {"model": drawn},
-            depths.FLOORS,
-        )
+def _from_to(log10: Sequence[float]) -> str:
+    low, high = power_of_ten(min(log10)), power_of_ten(max(log10))
+    return low if low == high else f"{low} to {high}"
