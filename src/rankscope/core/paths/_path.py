@@ -96,7 +96,7 @@ def sample_paths(
 ) -> list[Path]:
     """Paths of one length, drawn uniformly and independently.
 
-    Figure 4 of Dong et al. 2021 is made of such paths. Without a ``generator`` that of seed 0 is
+    Figure 4 of Dong et al. 2021 draws paths like this. Without a ``generator`` that of seed 0 is
     used; no global random state is touched.
     """
     _shape(layers, heads)

@@ -102,18 +102,18 @@ def lone(number: int) -> str:
 CHARTS = (
     kit.Drawing(
         "by_setting",
+        "A panel for each task; all paths of one length, exact, biases added.",
+        ACCURACY,
+        roles={CHANCE: "floor", WHOLE: "bound"},
+        only={"variant": (ALL, RESCALED, UNTRAINED, CHANCE, WHOLE)},
+    ),
+    kit.Drawing(
+        "by_setting",
         "A panel for each task; random paths of one length, each run by itself, as in the "
         "released code.",
         ACCURACY,
         roles={RANDOM: "floor", WHOLE: "bound"},
         only={"variant": (lone(5), lone(20), EVERY_LONE, RANDOM, WHOLE)},
-    ),
-    kit.Drawing(
-        "by_setting",
-        "A panel for each task; all paths of one length, exact, biases added.",
-        ACCURACY,
-        roles={CHANCE: "floor", WHOLE: "bound"},
-        only={"variant": (ALL, RESCALED, UNTRAINED, CHANCE, WHOLE)},
     ),
 )
 _COLUMNS = ("model", "variant", "parameter", "setting", "sample", "metric", "value")
