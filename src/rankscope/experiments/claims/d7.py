@@ -49,7 +49,7 @@ ENTRY = kit.claim(
     domain="three trained tasks, six layers; 5 and 20 random paths, each run by itself",
     beyond="all paths of a length, exact, also rescaled; the number of paths against their length",
     options=("seed", "sentences"),
-    seconds=294,
+    seconds=193,
     small=False,
     metrics=(
         kit.Metric(
