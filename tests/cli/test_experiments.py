@@ -380,4 +380,5 @@ def test_models_of_one_name_are_told_apart_in_a_real_claim(rankscope, wordy, tmp
     models = [f"--pretrained={each}other/{wordy}" for each in ("", "mine=", "")]
     got = rankscope("reproduce", "D5", "--models=", *models, "--passages=1", "--length=8", "--json")
     told = {row["model"] for row in json.loads(got.stdout)[0]["summary"]}
-    assert told == {"wordy (pretrained)", "mine (pretrained)", "wordy 2 (pretrained)"}
+    ours = {name for name in told if not name.endswith("figure 2")}
+    assert ours == {"wordy (pretrained)", "mine (pretrained)", "wordy 2 (pretrained)"}

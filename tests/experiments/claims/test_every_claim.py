@@ -92,11 +92,11 @@ def test_the_texts_that_are_given_are_read(name: str) -> None:
 def test_models_called_alike_stay_apart_and_none_is_refused(name: str) -> None:
     module, config = TINY[name]
     found = module.ENTRY.run(replace(config, models=(Fresh("bert"), Tiny("bert"))), silent)
-    assert found.table["model"].unique(maintain_order=True).to_list() == [
-        "bert (init)",
-        "bert (init) 2",
-    ]
-    assert [row[0] for row in found.listings[0].rows] == ["bert (init)", "bert (init) 2"]
+    tried = found.table["model"].unique(maintain_order=True).to_list()
+    listed = [row[0] for row in found.listings[0].rows]
+    for labels in (tried, listed):  # D5 has the paper's own curves, too
+        ours = [label for label in labels if "figure" not in label]
+        assert ours == ["bert (init)", "bert (init) 2"]
     with pytest.raises(InputError, match="no model to try"):
         module.ENTRY.run(replace(config, models=()), silent)
 
@@ -110,7 +110,7 @@ def test_the_papers_models_are_tried_unless_others_are_named(name: str) -> None:
         Model("xlnet-base", at_init=True),
     )
     assert config.texts is None
-    assert config.samples == {"d5": 8, "d9": 1}[name]
+    assert config.samples == {"d5": 4, "d9": 1}[name]
 
 
 @pytest.mark.parametrize(
