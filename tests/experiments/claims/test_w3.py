@@ -19,6 +19,7 @@ from ..shown import can_be_shown, steps_of
 
 RING = Run("ring", width=2, logits=0.0)
 AROUND = replace(RING, start="around a circle")
+AROUND_NAME = str(AROUND).removeprefix("beyond the claim: ")
 ONE = Config(layers=12, draws=1, samples=2, covered=(Run("causal"),), contrasts=())
 RATE = (1 + 2 * math.cos(2 * math.pi / ONE.tokens)) / 3
 """The second eigenvalue of averaging with two neighbours around a ring."""
@@ -51,9 +52,12 @@ def test_starts_are_on_the_sphere_and_in_a_half_space_or_not() -> None:
 
 
 def test_it_holds_at_the_derived_rates_and_not_around_the_ring() -> None:
-    kept = (Run("full"), Run("causal"), Run("causal", "layer"), RING)
-    assert {AROUND, *kept} <= set(Config().runs)
-    config = replace(ONE, layers=24, covered=kept, contrasts=(AROUND,))
+    kept = (Run("full"), Run("causal"), RING)
+    centered = Run("causal", "layer")
+    assert set(kept) <= set(Config().covered)
+    assert {AROUND, centered} <= set(Config().contrasts)
+    assert all(run.norm != "layer" for run in Config().covered)
+    config = replace(ONE, layers=24, covered=kept, contrasts=(centered, AROUND))
     found, seen = steps_of(ENTRY.run, config)
     assert len(seen) == 5
     can_be_shown(found)
@@ -69,14 +73,16 @@ def test_it_holds_at_the_derived_rates_and_not_around_the_ring() -> None:
         covered
         == f"Tokens end at one point in {len(kept)} of {len(kept)} runs that the claim covers."
     )
-    assert other == "Tokens end at one point in 0 of 1 runs that the claim does not cover."
+    assert other == "Tokens end at one point in 1 of 2 runs that the claim does not cover."
+    assert str(found.beyond) == f"depends on start, values and norm (not {AROUND_NAME})"
     rows = {row[:2]: row[2:] for row in found.listings[0].rows}
-    assert len(rows) == len(kept) + 1
+    assert len(rows) == len(kept) + 2
     assert rows["sphere", "causal"][-1] == pytest.approx(0.5)
     around = rows[AROUND.panel, "ring (2 features, uniform attention)"]
     assert (around[0], around[1], around[-1]) == ("1", "no collapse", None)
     panels = found.table["model"].unique(maintain_order=True).to_list()
-    assert panels == ["sphere", "LayerNorm", "beyond the claim: sphere, around a circle"]
+    outside = ["beyond the claim: LayerNorm", "beyond the claim: sphere, around a circle"]
+    assert panels == ["sphere", *outside]
 
 
 def test_residuals_are_those_of_the_frobenius_norm() -> None:
@@ -121,12 +127,24 @@ def test_every_verdict_can_be_reached(causal, window, verdict) -> None:
     table = tables.frame(dict(zip(names, zip(*rows, strict=True), strict=True)))
     found = kit.conclude(ENTRY, config, kit.Measured(table))
     assert found.verdict == verdict
-    assert found.beyond.verdict == "fails"  # what is level does not collapse
+    assert "sphere, full" in str(found.beyond) or found.beyond.verdict == "fails"
     fallen = 2 - (causal, window).count(LEVEL)
     assert (
         found.sentences[0]
         == f"Tokens end at one point in {fallen} of 2 runs that the claim covers."
     )
+
+
+@pytest.mark.parametrize(
+    ("factor", "near"), [(0.5, True), (0.515, True), (0.53, False), (0.4, False)]
+)
+def test_the_measured_rate_is_compared_with_the_derived_one(factor: float, near: bool) -> None:
+    curve = [math.log10(factor) * layer for layer in range(13)]
+    rows = [("sphere", "causal", layer, 0, RELATIVE_DISPERSION, v) for layer, v in enumerate(curve)]
+    table = tables.from_rows(("model", "variant", "layer", "sample", "metric", "value"), rows)
+    found = kit.conclude(ENTRY, ONE, kit.Measured(table))
+    assert found.verdict == "holds"  # exponentially, at whatever rate
+    assert found.beyond.verdict == ("holds" if near else "fails")
 
 
 def test_a_law_between_the_two_is_a_collapse(monkeypatch: pytest.MonkeyPatch) -> None:
