@@ -46,6 +46,37 @@ def test_each_outcome(table: pl.DataFrame, verdict: str) -> None:
     assert all(sentence.endswith(".") for sentence in found.sentences)
 
 
+@pytest.mark.parametrize(
+    ("noted", "inf", "verdict"),
+    [(1.1, 0.9, "holds"), (0.9, 0.9, "depends"), (1.1, 1.1, "depends"), (0.9, 1.1, "fails")],
+)
+def test_the_readers_note_lies_beyond(noted: float, inf: float, verdict: str) -> None:
+    table = made_up({50: 0.9, 2000: 1.01})
+    assert n2.judge(n2.Config(), table).beyond is None
+    rows = [
+        (name, 64, "bound_ratio", ratio) for name, ratio in ((n2.NOTED, noted), (n2.NOTED_INF, inf))
+    ]
+    more = tables.from_rows(("variant", "setting", "metric", "value"), rows)
+    result = kit.conclude(n2.ENTRY, n2.Config(), pl.concat([table, more], how="diagonal"))
+    assert result.verdict == "holds"
+    assert result.beyond is not None
+    assert result.beyond.verdict == verdict
+    assert ("exceeded from 64 features on" in str(result.beyond)) == (verdict == "holds")
+
+
+def test_one_tall_head_is_what_the_sums_by_hand_say() -> None:
+    """The residual is that of one entry, 2bδ; the bound 4κ/√2 · (2(b + 2))^1.5, κ = D√2/4b."""
+    config, small = n2.Config(), 0.05
+    ratios = {(name, width): ratio for name, width, ratio in n2._noted(config)}
+    for width in config.noted:
+        b = width - 3
+        by_hand = b * math.tanh(small / 2) / (small / b * (2 * (b + 2)) ** 1.5)
+        assert ratios[n2.NOTED, width] == pytest.approx(by_hand, rel=1e-3)
+        assert ratios[n2.NOTED_INF, width] < 0.25
+    assert ratios[n2.NOTED, 32] < 1 < ratios[n2.NOTED, 41]
+    assert math.isclose(max(ratios.values()), ratios[n2.NOTED, 512])
+
+
 def test_the_ceiling_is_one_between_125_and_126_features() -> None:
     assert n2.SAFE_WIDTH == 125
     assert n2.ceiling(125) < 1 < n2.ceiling(126)

@@ -1,4 +1,8 @@
-"""Claim N2: the constant βH for several heads is too small in general, safe at small widths."""
+"""Claim N2: the constant βH for several heads is too small in general, safe at small widths.
+
+Beyond it, a reader's note on the theorem, which has ``‖W_QK‖₁ ‖W_V‖∞ ≤ β`` where the paper has the
+composite norm of the values: with it the bound is false for one head, too.
+"""
 
 import math
 from bisect import bisect_left
@@ -11,7 +15,7 @@ from torch import Tensor
 
 from rankscope import tables
 from rankscope.arguments import checked
-from rankscope.core.metrics import matrix_norm
+from rankscope.core.metrics import matrix_norm, residual
 from rankscope.core.theory import (
     CenteredTokens,
     HeadWeights,
@@ -34,6 +38,7 @@ ENTRY = kit.claim(
     source="derived for rankscope",
     question="Can two heads leave a larger residual than the theorem's bound with βH?",
     domain="one layer of two heads that meets the theorem's condition",
+    beyond="one head, with ‖W_V‖∞ in the place of the composite norm, as in a reader's note",
     seconds=22,
     small=False,
     metrics=(
@@ -54,6 +59,7 @@ _METRIC = "bound_ratio"
 PAPER_CONSTANT, PROVED_CONSTANT = "βH of Dong et al. 2021", "the constant proved here"
 CEILING = "proved ceiling for βH"
 MANY = "βH of Dong et al. 2021, many tokens"
+NOTED, NOTED_INF = "‖W_V‖∞ of a reader's note, one head", "‖W_V‖∞, residual in the ∞-norm"
 SEARCHES = ("βH, search from the construction", "βH, search from random layers")
 CHARTS = (
     kit.Drawing(
@@ -98,6 +104,7 @@ class Config(kit.Config):
     many: tuple[int, float] = (10**9, 1e-5)
     """Tokens and D of the construction whose smallest width above the bound is looked for."""
     search: Search = field(default_factory=Search)
+    noted: tuple[int, ...] = (8, 16, 32, 41, 64, 128, 512)  # widths for the reader's note
 
 
 def measure(config: Config, on_step: kit.OnStep) -> pl.DataFrame:
@@ -105,7 +112,11 @@ def measure(config: Config, on_step: kit.OnStep) -> pl.DataFrame:
     on_sizes, on_search = kit.parts(on_step, 0.05, 0.95)
     rows = [
         (name, "features", width, _METRIC, ratio)
-        for name, width, ratio in (*_construction(config, on_sizes), *_searched(config, on_search))
+        for name, width, ratio in (
+            *_construction(config, on_sizes),
+            *_noted(config),
+            *_searched(config, on_search),
+        )
     ]
     return tables.from_rows(("variant", "parameter", "setting", "metric", "value"), rows)
 
@@ -129,9 +140,24 @@ def judge(_: Config, table: pl.DataFrame) -> kit.Answer:
         "the constant proved here is not": max(proved.values()) <= 1,
         f"βH is safe up to {SAFE_WIDTH} features": max(safe, default=0.0) <= 1,
     }
+    noted, noted_inf = (
+        dict(table.filter(variant=name).select("setting", "value").iter_rows())
+        for name in (NOTED, NOTED_INF)
+    )
+    above = [width for width, ratio in noted.items() if ratio > 1]
+    beyond = {
+        "‖W_V‖∞ is too small in the composite norm": bool(above),
+        "it suffices in the ∞-norm": max(noted_inf.values(), default=0.0) <= 1,
+    }
     return kit.Answer(
         _sentences(paper, proved, searches),
         stated=stated,
+        beyond=beyond if noted else None,
+        on_beyond={
+            "holds": f"its constant is exceeded from {min(above, default=0):,.0f} features on, up "
+            f"to {short(max(noted.values(), default=0.0))} times; in the ∞-norm it suffices, with "
+            "‖R‖₁‖R‖∞² for the cube"
+        },
         on={"holds": f"βH exceeded at {min(over, default=0):,.0f} features and more"},
         key_figures={
             "residual over the bound with βH, largest": max(sizes.values()),
@@ -181,6 +207,22 @@ def _construction(config: Config, on_step: kit.OnStep) -> Iterator[tuple[str, fl
     width = first_width(*config.many)
     layer = TwoHeadLayer(width, *config.many)
     yield MANY, width, layer.residual / layer.paper_bound
+
+
+def _noted(config: Config) -> Iterator[tuple[str, float, float]]:
+    """The tall head of the construction alone, from whole matrices, over the note's bound."""
+    for width in config.noted:
+        made = TwoHeadLayer(width, config.search.tokens, config.score_difference)
+        x, rest, query_key = (part.dense() for part in (made.input, made.rest, made.query_key))
+        tall, scale = made.values[0].dense(), 1 / math.sqrt(2)  # d_qk = 2
+        output = (scale * x @ query_key @ x.T).softmax(-1) @ rest @ tall
+        beta = float(matrix_norm(query_key, "one") * matrix_norm(tall, "inf"))
+        before = float(residual(rest, center="optimal"))
+        after = float(residual(output, center="optimal"))
+        after_inf = float(residual(output, norm="inf", center="optimal"))
+        sizes = float(matrix_norm(rest, "one") * matrix_norm(rest, "inf") ** 2)
+        yield NOTED, width, after / (4 * beta * scale * before**3)
+        yield NOTED_INF, width, after_inf / (4 * beta * scale * sizes)
 
 
 def first_width(tokens: int, score_difference: float) -> int:
