@@ -167,6 +167,9 @@ class Result:
     warnings: tuple[str, ...] = ()
     listings: tuple[Listing, ...] = ()
     parts: tuple[Part, ...] = ()
+    labels: tuple[str, ...] = ()
+    """What each of the sentences answers, such as "where" and "why"; none unless given. Those of an
+    empty label are for readers who want all of it."""
     metrics: tuple[Metric, ...] = ()
     """What this experiment alone measures, in words; the others are in ``metric_catalogue``."""
 
@@ -174,6 +177,21 @@ class Result:
     def all_drawings(self) -> tuple[Drawing, ...]:
         """Its own, then those of its parts: the order in which they are drawn."""
         return self.drawings + tuple(one for part in self.parts for one in part.drawings)
+
+    def __post_init__(self) -> None:
+        if self.labels and len(self.labels) != len(self.sentences):
+            raise InputError(
+                f"{self.id}: {len(self.labels)} labels for {len(self.sentences)} sentences."
+            )
+
+    @property
+    def answers(self) -> dict[str, str]:
+        """The sentences under their labels, in the order of the first of each; {} without any."""
+        answers: dict[str, str] = {}
+        for label, sentence in zip(self.labels, self.sentences, strict=False):
+            if label:
+                answers[label] = f"{answers[label]} {sentence}" if label in answers else sentence
+        return answers
 
     @cached_property
     def summary(self) -> pl.DataFrame:

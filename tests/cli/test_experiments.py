@@ -254,11 +254,11 @@ def test_a_claim_says_id_statement_and_verdict_and_names_its_files(rankscope) ->
     d2 = entries("claim")["D2"]
     assert said.startswith(f"D2 {d2.title} Is it so? holds ({d2.domain}) • It is so in every")
     stem = f"d2-{Config(seed=4).digest('D2')[:8]}"
-    listed = [line.split() for line in got.stdout.splitlines()[-4:]]
+    listed = [line.split() for line in got.stdout.splitlines()[-3:]]
     assert listed == [
         *(
             [what, f"rankscope-output/{stem}.{ending}"]
-            for what, ending in (("table", "parquet"), ("chart", "png"), ("report", "html"))
+            for what, ending in (("table", "parquet"), ("page", "html"))
         ),
         ["summary", "rankscope-output/reproduce.html"],
     ]
@@ -271,7 +271,7 @@ def test_every_json_has_the_same_keys(rankscope) -> None:
     assert set(study) == KEYS
     assert set(claim) == KEYS | {"scale", "seconds", "failure", "from_before", "seeds"}
     assert (study["verdict"], claim["verdict"]) == (None, "holds")
-    assert set(study["files"]) == set(claim["files"]) == {"table", "chart", "report"}
+    assert set(study["files"]) == set(claim["files"]) == {"table", "page"}
 
 
 def test_a_real_claim(rankscope) -> None:

@@ -53,7 +53,7 @@ def test_ids_stand_in_for_text(rankscope, refuses, tmp_path) -> None:
     assert "--tokenizer" in said
     assert "--ids" in said
     (tmp_path / "ids.txt").write_text("[2, 7, 8, 9, 3]\n2 11 3\n\n")
-    got = rankscope("trace", "mute", "--ids", "ids.txt", "--json")
+    got = rankscope("trace", "mute", "--ids", "ids.txt", "--json", "--table")
     assert got.returncode == 0, got.stderr
     told = json.loads(got.stdout)
     assert told["provenance"]["input"] == "2 samples of up to 5 tokens, ids.txt"
@@ -127,12 +127,12 @@ def test_long_work_is_begun_only_when_asked_for(rankscope, refuses, monkeypatch)
 def test_all_metrics_of_many_tokens_leave_out_the_cubic_ones(rankscope, monkeypatch) -> None:
     monkeypatch.setattr("rankscope.cli.inputs.MOST_TOKENS_CUBED", 8)
     small = ("--layers", "1", "--heads", "1", "--width", "8", "--passages", "1", "--length", "9")
-    got = rankscope("trace", *small, "--metrics", "all", "--json")
+    got = rankscope("trace", *small, "--metrics", "all", "--json", "--table")
     assert "left out of 'all'" in got.stderr
     measured = {row["metric"] for row in json.loads(got.stdout)["table"]}
     assert "attention_entropy" in measured
     assert not measured & {"dobrushin", "second_singular_value"}
-    named = rankscope("trace", *small, "--metrics", "dobrushin", "--json")
+    named = rankscope("trace", *small, "--metrics", "dobrushin", "--json", "--table")
     assert {row["metric"] for row in json.loads(named.stdout)["table"]} == {"dobrushin"}
 
 
@@ -146,7 +146,7 @@ def test_networks_run_in_the_format_asked_for(rankscope, protein, tmp_path, dtyp
     subject = [protein, "--text=acids.txt"] if named else SMALL
     ends = {}
     for each in ("float32", dtype):
-        got = rankscope("trace", *subject, f"--dtype={each}", "--json")
+        got = rankscope("trace", *subject, f"--dtype={each}", "--json", "--table")
         assert got.returncode == 0, got.stderr
         told = json.loads(got.stdout)
         assert told["provenance"]["dtype"] == f"torch.{each}"

@@ -57,6 +57,6 @@ def test_no_figure_is_cut_in_a_narrow_terminal(rankscope, monkeypatch, columns) 
     monkeypatch.setenv("COLUMNS", columns)
     narrow = rankscope(*SMALL).stdout
     figures = r"\d+\.\d+|10\S+"
-    seen = [re.findall(figures, re.sub(r"took .*", "", each)) for each in (narrow, wide)]
+    seen = [re.findall(figures, re.sub(r"Took .*", "", each)) for each in (narrow, wide)]
     assert seen[0] == seen[1]
     assert "…" not in narrow

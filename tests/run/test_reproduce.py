@@ -77,7 +77,7 @@ def test_two_seeds_have_files_of_their_own(ran, tmp_path) -> None:
     assert [run.seed for run in claim_runs(tmp_path)] == [0, 1]
     page = (tmp_path / SUMMARY).read_text("utf-8")
     assert "seeds 0, 1: stable, quick scale" in page
-    assert f'<a href="{Path(other.files["report"]).name}">1</a>' in page
+    assert f'<a href="{Path(other.files["page"]).name}">1</a>' in page
 
 
 def test_a_claim_is_run_with_as_many_seeds_as_asked(ran, tmp_path) -> None:

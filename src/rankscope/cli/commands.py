@@ -5,7 +5,7 @@ Nothing heavy is imported before a command runs, so that ``--help`` answers at o
 
 from collections.abc import Mapping
 from dataclasses import asdict, replace
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -27,24 +27,43 @@ from rankscope.errors import InputError
 from rankscope.experiments import CATALOGUE, Kind, entries, entry
 from rankscope.run import OUTPUT_FOLDER, ClaimSeries, claim_runs, over_seeds
 
+if TYPE_CHECKING:
+    from rankscope.results import Result
+
+_FOUND = 3
+"""The exit code of what was to fail and did; 2 is that of errors."""
 _Ids = Annotated[list[str] | None, typer.Argument(metavar="[ID]...", show_default=False)]
 _Id = Annotated[str | None, typer.Argument(metavar="ID", show_default=False)]
 
 
-def _answer(id_: str, options: QuestionOptions, **chosen: Any) -> None:
+def _answer(id_: str, options: QuestionOptions, **chosen: Any) -> "Result":
     from rankscope.cli import inputs, outputs
 
-    outputs.run(CATALOGUE[id_], inputs.question(id_, options, **chosen), options)
+    return outputs.run(CATALOGUE[id_], inputs.question(id_, options, **chosen), options)
 
 
 @app.command()
 @takes(asking("diagnose", PartsOptions, but=("without",)))
-def diagnose(options: QuestionOptions) -> None:
+def diagnose(
+    options: QuestionOptions,
+    *,
+    fail_on: Annotated[
+        Literal["collapse", "slow"] | None,
+        typer.Option(
+            help="Exit with code 3 if a collapse is found (collapse), or is at least under way "
+            "(slow); for scripts.",
+            show_default=False,
+        ),
+    ] = None,
+) -> None:
     """Is it collapsing, where, why, and what now? One answer, one page, every part of every block.
 
     By default: a random network of BERT-base's shape on bundled text. Nothing is downloaded.
     """
-    _answer("diagnose", options)
+    result = _answer("diagnose", options)
+    failing = {"collapse": ("collapse",), "slow": ("collapse", "slow")}.get(fail_on or "", ())
+    if any(finding.fate in failing for finding in result.findings):
+        raise typer.Exit(_FOUND)
 
 
 @app.command()
@@ -69,7 +88,7 @@ def trace(
     if metrics == "all":
         tokens = config.subject.x.shape[1]
         config = replace(config, metrics=inputs.affordable(chosen, tokens=tokens))
-    outputs.run(CATALOGUE["trace"], config, options, with_table=True)
+    outputs.run(CATALOGUE["trace"], config, options)
 
 
 @app.command()

@@ -49,6 +49,13 @@ class OutputOptions(Options):
         in_output("Folder for files; rankscope-output unless given, with --json none."),
     ] = None
     as_json: Annotated[bool, in_output("Result as JSON on standard output.", "--json")] = False
+    table: Annotated[
+        bool, in_output("With --json also the whole table, every number of it.", "--table")
+    ] = False
+    full: Annotated[bool, in_output("Print everything, not only the answer.", "--full")] = False
+    charts: Annotated[
+        bool, in_output("Also each chart of the page as a picture (PNG).", "--charts")
+    ] = False
     csv: Annotated[
         bool, in_output("Also the whole table as CSV, beside the Parquet file.", "--csv")
     ] = False
@@ -244,7 +251,8 @@ def takes(group: type[Options]) -> Callable[[Callable[..., None]], Callable[...,
 
 def as_typed(context: typer.Context) -> str:
     """The command line, less where the answer goes: equal questions are asked in equal words."""
-    words = [word for word in context.meta.get(WORDS, ()) if word != "--json"]
+    shown = ("--json", "--table", "--full", "--charts")
+    words = [word for word in context.meta.get(WORDS, ()) if word not in shown]
     kept = [
         word
         for previous, word in pairwise(["", *words])

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
@@ -30,16 +30,14 @@ from rankscope.run import (
 )
 from rankscope.show import report
 
+_MORE: Final = "; --full prints the rest, which is on the page with its charts."
 
-def run(entry: Entry, config: Any, options: OutputOptions, *, with_table: bool = False) -> None:
-    """Run an experiment under a configuration, and deliver what it found.
 
-    ``with_table`` is for JSON: every number, not only their summary.
-    """
+def run(entry: Entry, config: Any, options: OutputOptions) -> Result:
+    """Run an experiment under a configuration, and deliver its result."""
+    _refuse_useless(options)
     if isinstance(options, QuestionOptions) and not options.yes:
         refuse_unasked(entry.module().cost(config), "--length, --passages, --layers")
-    if options.csv and options.as_json and options.output is None:
-        raise InputError("--csv writes a file, and with --json none is written without --output.")
     folder = None if options.as_json and options.output is None else _folder(options)
     start = time.perf_counter()
     with progress() as begin:
@@ -47,29 +45,45 @@ def run(entry: Entry, config: Any, options: OutputOptions, *, with_table: bool =
     seconds = time.perf_counter() - start
     if options.command:  # for whoever finds its files
         result = replace(result, provenance={"command": options.command, **result.provenance})
-    files = {} if folder is None else _with_csv(report.names(result, folder), options)
+    drawn = {"charts": options.charts}
+    files = {} if folder is None else _with_csv(report.names(result, folder, **drawn), options)
     # Before anything is written or drawn, so that no full disk can cost the answer.
     if options.as_json:
-        print_json(report.to_json(result, files, with_table=with_table))
+        print_json(report.to_json(result, files, with_table=options.table))
     else:
-        report.show(result)
-        Console(highlight=False).print(f"\n{entry.id} took {seconds:.1f} s")
+        report.show(result, full=options.full)
     if folder is None:
-        return
+        return result
     _write_csv(result, files)
     with progress() as begin:
-        report.write(result, folder, on_step=begin("drawing"))
+        report.write(result, folder, **drawn, on_step=begin("drawing"))
     if not options.as_json:
-        _print_files(files)
+        _print_files(files, seconds, "" if options.full or not report.has_screen(result) else _MORE)
+    return result
+
+
+def _refuse_useless(options: OutputOptions) -> None:
+    """Raise if an option is about what is not asked for."""
+    nothing_written = options.as_json and options.output is None
+    for name in ("csv", "charts"):
+        if getattr(options, name) and nothing_written:
+            raise InputError(
+                f"--{name} writes files, and with --json none are written without --output."
+            )
+    if options.table and not options.as_json:
+        raise InputError("--table is about --json; the table is a file beside the page anyway.")
 
 
 def reproduce(chosen: Mapping[Entry, Mapping[str, Any]], options: ReproduceOptions) -> bool:
     """Run claims, each with the fields chosen for it, and say how each ended; whether all ran."""
     whole("--seeds", options.seeds, least=1, most=MOST_SEEDS)
+    if options.table and not options.as_json:
+        raise InputError("--table is about --json; the table is a file beside the page anyway.")
     folder = _folder(options)
     done: list[Reproduction] = []
     claims_done = 0
-    how = {name: getattr(options, name) for name in ("scale", "seeds", "fresh", "redraw")}
+    passed = ("scale", "seeds", "fresh", "redraw", "charts")
+    how = {name: getattr(options, name) for name in passed}
     try:
         with progress() as begin:
             for claim, fields in chosen.items():
@@ -92,11 +106,11 @@ def reproduce(chosen: Mapping[Entry, Mapping[str, Any]], options: ReproduceOptio
     if options.as_json:
         series = over_seeds([outcome.run for outcome in done])
         seeds = {run.stem or run.id: same.seeds for same in series for run in same.runs}
-        print_json([_json(each, seeds[each.run.stem or each.run.id]) for each in done])
+        print_json([_json(each, seeds[each.run.stem or each.run.id], options) for each in done])
     else:
         alone = done[0] if len(chosen) == 1 else None
         if alone and alone.result is not None:
-            report.show(alone.result)
+            report.show(alone.result, full=options.full)
         if alone and len(done) > 1:
             _print_line(done)
         _print_files({**(alone.files if alone else {}), "summary": str(folder / SUMMARY)})
@@ -132,7 +146,7 @@ def _print_line(outcomes: Sequence[Reproduction]) -> None:
         console.print(without_controls(f"{series.runs[0].id:<4} {ended} ({taken})"))
 
 
-def _json(outcome: Reproduction, seeds: str) -> dict[str, Any]:
+def _json(outcome: Reproduction, seeds: str, options: OutputOptions) -> dict[str, Any]:
     """A result as ever, and beside it how it came about; one that failed has no figures."""
     run, claim = outcome.run, outcome.entry
     came = {"scale": run.scale, "seconds": run.seconds, "failure": run.failure or None}
@@ -140,7 +154,8 @@ def _json(outcome: Reproduction, seeds: str) -> dict[str, Any]:
     if outcome.result is None:
         named = {"id": claim.id, "title": claim.title, "source": claim.source}
         return {**named, "verdict": None, **came}
-    return {**report.to_json(outcome.result, outcome.files), **came}
+    told = report.to_json(outcome.result, outcome.files, with_table=options.table)
+    return {**told, **came}
 
 
 @contextmanager
@@ -175,6 +190,9 @@ def _folder(options: OutputOptions) -> Path:
     return folder
 
 
-def _print_files(files: Mapping[str, str]) -> None:
+def _print_files(files: Mapping[str, str], seconds: float | None = None, more: str = "") -> None:
+    """Where the files are, the page last."""
     print()
+    if seconds is not None:
+        print(f"Took {seconds:.1f} s{more}")
     print_list(files)

@@ -126,6 +126,8 @@ class Entry:
         noted = notes or {}
         subject = getattr(config, "subject", None)
         warnings = dict.fromkeys((*config.warnings(), *others.pop("warnings", ())))
+        if labels := others.pop("labels", ()):
+            others["labels"] = (*labels, *["note"] * len(noted))
         return Result(
             self.id,
             title or (subject.name if subject else self.title),

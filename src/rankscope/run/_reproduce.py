@@ -84,15 +84,17 @@ def reproductions(
     seeds: int = 1,
     fresh: bool = False,
     redraw: bool = False,
+    charts: bool = False,
     begin: Begin = lambda _: silent,
 ) -> Iterator[Reproduction]:
     """Claims with the fields chosen for each, one by one; the summary is written after each.
 
-    Of a claim with several ``seeds`` all runs come one after another. With ``redraw``, pictures and
-    pages are drawn anew without computing.
+    Of a claim with several ``seeds`` all runs come one after another. With ``redraw``, pages (and
+    with ``charts`` pictures) are drawn anew without computing.
     """
     place = Path(folder)
-    asked: dict[str, Any] = {"scale": scale, "fresh": fresh, "redraw": redraw, "begin": begin}
+    asked: dict[str, Any] = {"scale": scale, "fresh": fresh, "begin": begin}
+    asked |= {"redraw": redraw, "charts": charts}
     whole("seeds", seeds, least=1, most=MOST_SEEDS)
     runs = (
         (claim, Run(claim.id, claim.id, {}, by_seed))
@@ -132,16 +134,18 @@ def _reproduced(
     scale: Scale,
     fresh: bool,
     redraw: bool,
+    charts: bool,
     begin: Begin,
 ) -> Reproduction:
-    """A claim from the folder if it is there, else computed; pictures and page are drawn then."""
+    """A claim from the folder if it is there, else computed; its page is drawn then."""
     config = claim.configuration(scale, **run.fields)
     stem, digest = claim.stem(config), config.digest(claim.id)
     noted = _noted(folder, claim.id)
     known = noted.get(stem)
     kept = None if fresh else _kept(folder / f"{stem}.parquet", claim, digest, known)
     files = _files(folder, stem)
-    if kept is not None and known is not None and "report" in files and not redraw:
+    drawn = "page" in files and ("chart" in files or not charts) and not redraw
+    if kept is not None and known is not None and drawn:
         if list(noted)[-1] != stem:  # what was asked for last is the last verdict
             _note(folder, known)
         return Reproduction(claim, _shown(known), kept, files, from_before=True)
@@ -153,7 +157,7 @@ def _reproduced(
     series = replace(config, seed=0).digest(claim.id)
     ended = _ended(result, scale, series, seconds)
     try:
-        files = report.write(result, folder, on_step=begin(f"{claim.id}, drawing"))
+        files = report.write(result, folder, charts=charts, on_step=begin(f"{claim.id}, drawing"))
         _note(folder, replace(ended, digest=digest_of(Path(files["table"]).read_bytes())))
     except (RankscopeError, OSError) as error:  # the figures are there, though not all files
         unwritten = replace(_shown(ended), failure=str(error))
@@ -178,7 +182,7 @@ def _files(folder: Path, stem: str) -> dict[str, str]:
     """Those of ``report.write`` that are there."""
     charts = [folder / f"{stem}.png", *sorted(folder.glob(f"{stem}-[0-9].png"))]
     named = {f"chart{path.stem.removeprefix(stem)}": path for path in charts}
-    files = {"table": folder / f"{stem}.parquet", **named, "report": folder / f"{stem}.html"}
+    files = {"table": folder / f"{stem}.parquet", **named, "page": folder / f"{stem}.html"}
     return {what: str(path) for what, path in files.items() if path.is_file()}
 
 

@@ -76,8 +76,9 @@ def test_the_answer_has_its_figures(found) -> None:
     assert found.key_figures["lowest_at_layer"] == layer
     assert (depth.figure, depth.layer) == (pytest.approx(curve[layer]), layer)
     assert f"{curve[layer]:.2g} at its lowest (layer {layer})" in depth.sentence
-    assert "with fresh weights in its blocks ends at a relative residual" in found.sentences[-1]
-    assert "are predicted to end at a dispersion of" in found.sentences[-1]
+    assert list(found.answers) == ["where", "why", "untrained", "what now"]
+    assert "fresh weights in its blocks it ends at a relative" in found.answers["untrained"]
+    assert "Predicted for fresh ones: a dispersion of" in found.answers["untrained"]
 
 
 def test_it_can_be_shown_written_and_read_back(found, tmp_path) -> None:

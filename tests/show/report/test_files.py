@@ -11,13 +11,13 @@ from rankscope.show.report import _files, _page, write
 
 
 def test_a_table_a_picture_for_each_drawing_and_a_page(study, tmp_path):
-    files = write(study, tmp_path / "new")
+    files = write(study, tmp_path / "new", charts=True)
     assert files == {
         "table": str(tmp_path / "new" / "masks.parquet"),
         "chart": str(tmp_path / "new" / "masks.png"),
         "chart-2": str(tmp_path / "new" / "masks-2.png"),
         "chart-3": str(tmp_path / "new" / "masks-3.png"),
-        "report": str(tmp_path / "new" / "masks.html"),
+        "page": str(tmp_path / "new" / "masks.html"),
     }
     assert {str(path) for path in (tmp_path / "new").iterdir()} == set(files.values())
     table, provenance = tables.read(files["table"])
@@ -26,10 +26,15 @@ def test_a_table_a_picture_for_each_drawing_and_a_page(study, tmp_path):
     assert (tmp_path / "new" / "masks-3.png").read_bytes().startswith(b"\x89PNG")
 
 
+def test_pictures_are_drawn_only_if_asked_for(study, tmp_path):
+    assert set(write(study, tmp_path)) == {"table", "page"}
+    assert {path.suffix for path in tmp_path.iterdir()} == {".parquet", ".html"}
+
+
 def test_files_of_a_run_are_named_by_its_digest(claim, tmp_path):
     files = write(claim, tmp_path)
     assert {path.name for path in tmp_path.iterdir()} == {"d9-01234567.parquet", "d9-01234567.html"}
-    assert set(files) == {"table", "report"}
+    assert set(files) == {"table", "page"}
 
 
 def test_every_chart_is_built_once_and_is_the_same_in_picture_and_page(
@@ -53,7 +58,7 @@ def test_every_chart_is_built_once_and_is_the_same_in_picture_and_page(
     monkeypatch.setattr(_page, "draw", counting)
     monkeypatch.setattr(_files, "save", saving)
     monkeypatch.setattr(_files, "write_html", writing)
-    write(study, tmp_path)
+    write(study, tmp_path, charts=True)
     assert len(built) == len(study.drawings)
     for chart, own in zip(saved, built, strict=True):
         named = {**chart, "title": None}
@@ -63,7 +68,7 @@ def test_every_chart_is_built_once_and_is_the_same_in_picture_and_page(
 def test_pictures_say_what_they_show_and_what_they_are_about(answer, tmp_path, monkeypatch):
     saved = {}
     monkeypatch.setattr(_files, "save", lambda chart, path: saved.update({Path(path).name: chart}))
-    files = write(answer, tmp_path)
+    files = write(answer, tmp_path, charts=True)
     assert list(saved) == ["diagnose.png", "diagnose-2.png", "diagnose-3.png"]
     assert [name for name in files if name.startswith("chart")] == ["chart", "chart-2", "chart-3"]
     for chart in saved.values():
@@ -73,7 +78,8 @@ def test_pictures_say_what_they_show_and_what_they_are_about(answer, tmp_path, m
 
 def test_steps_run_up_to_the_whole(study, tmp_path):
     shares = []
-    write(replace(study, drawings=study.drawings[:2]), tmp_path, on_step=shares.append)
+    two = replace(study, drawings=study.drawings[:2])
+    write(two, tmp_path, charts=True, on_step=shares.append)
     assert shares == sorted(shares)
     assert shares[-1] == 1.0
     assert shares[0] == pytest.approx(0.25)
@@ -90,4 +96,4 @@ def test_files_stay_in_their_folder_whatever_a_result_is_called(study, tmp_path)
 def test_terminal_escapes_in_labels_do_not_end_the_process(study, tmp_path):
     label = pl.col("variant").replace({study.table["variant"][0]: "\x1b[31mred"})
     odd = replace(study, table=study.table.with_columns(label), drawings=study.drawings[:1])
-    assert Path(write(odd, tmp_path)["report"]).is_file()
+    assert Path(write(odd, tmp_path)["page"]).is_file()

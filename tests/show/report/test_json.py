@@ -8,6 +8,7 @@ import polars as pl
 import pytest
 
 from rankscope import tables
+from rankscope.errors import InputError
 from rankscope.show.report import to_json
 
 from .conftest import table_of
@@ -15,7 +16,7 @@ from .conftest import table_of
 KEYS = {
     "id", "title", "question", "source", "verdict", "judgement", "beyond", "sentences",
     "findings", "key_figures", "summary", "table", "provenance", "files", "headline", "warnings",
-    "listings", "parts",
+    "listings", "parts", "answers",
 }  # fmt: skip
 
 
@@ -104,3 +105,31 @@ def test_infinities_are_words_and_nan_is_null(study, diagnosis):
     assert tables.summary(table).height == len(fields["summary"])
     assert read_back(to_json(diagnosis))["findings"][0]["figure"] is None
     assert read_back(to_json(diagnosis))["key_figures"]["error"] is None
+
+
+def test_the_summary_is_short(answer):
+    """No rows by token, none of metrics that a long result does not tell, no empty column."""
+    fine = table_of(
+        *((layer, token, "relative_residual", 1.0) for layer in (0, 1) for token in (None, 3)),
+        (0, None, "mean_cosine", 0.5),
+        names=("layer", "token", "metric", "value"),
+    ).with_columns(sample=0, variant=None)
+    short = to_json(replace(answer, table=fine, shown=("relative_residual",)))["summary"]
+    assert [(row["layer"], row["metric"]) for row in short] == [
+        (0, "relative_residual"),
+        (1, "relative_residual"),
+    ]
+    assert not {"token", "variant"} & set(short[0])
+    every = to_json(replace(answer, table=fine, parts=()))["summary"]
+    assert {row["metric"] for row in every} == {"relative_residual", "mean_cosine"}
+
+
+def test_answers_are_told_by_what_they_answer(answer):
+    assert to_json(answer)["answers"] == {}
+    labelled = replace(answer, labels=("where", "what now"))
+    assert to_json(labelled)["answers"] == {
+        "where": "The tokens **stay apart**.",
+        "what now": "It falls.",
+    }
+    with pytest.raises(InputError, match="1 labels for 2 sentences"):
+        replace(answer, labels=("where",))

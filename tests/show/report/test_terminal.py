@@ -14,9 +14,9 @@ from rankscope.show.report import show
 from .conftest import DEEP, table_of
 
 
-def printed(result, width=80):
+def printed(result, width=80, *, full=True):
     console = Console(file=io.StringIO(), width=width)
-    show(result, console)
+    show(result, console, full=full)
     return console.file.getvalue()
 
 
@@ -64,7 +64,8 @@ def test_warnings_headline_and_answer_come_first(answer):
         "Warning: One sample.",
         answer.question,
         answer.title,
-        "No collapse\nThe tokens stay apart. It falls.",
+        "No collapse\n• The tokens stay apart.",
+        "• It falls.",
         "looked for",
         "In short",
         "Heads\n• Head 0 mixes most.",
@@ -73,8 +74,34 @@ def test_warnings_headline_and_answer_come_first(answer):
     places = [text.index(each) for each in words]
     assert places == sorted(places)
     assert "**" not in text
-    assert "•" not in text[: text.index("Heads")]
     assert "Charts" not in text  # a part of nothing but charts is left to the page
+
+
+def test_on_a_screen_there_is_the_answer_and_its_first_table(answer):
+    rows = tuple((f"head {k}", 1.0, k, "") for k in range(7))
+    listing = replace(answer.listings[0], rows=rows)
+    labels = ("where", "")
+    text = printed(replace(answer, labels=labels, listings=(listing, listing)), full=False)
+    first = [line.rstrip() for line in text.splitlines()[2:6]]
+    assert first == [answer.title, "", "No collapse", "where The tokens stay apart."]
+    assert "It falls." not in text  # no label: for those who want all of it
+    assert text.count("In short") == 1
+    assert "head 4" in text
+    assert "head 5" not in text
+    for left_out in (answer.question, "looked for", "Head 0 mixes most.", "layer"):
+        assert left_out not in text.replace(answer.title, "")
+
+
+def test_labels_are_told_once_and_what_has_none_comes_last(answer):
+    said = replace(answer, sentences=("A.", "B.", "C."), labels=("where", "", "where"))
+    assert [line.split() for line in printed(said).splitlines()][6:8] == [
+        ["where", "A.", "C."],
+        ["•", "B."],
+    ]
+
+
+def test_what_has_no_headline_is_printed_whole(study):
+    assert printed(study, full=False) == printed(study)
 
 
 def test_listings_are_tables(answer):

@@ -23,7 +23,7 @@ def test_the_headline_is_in_its_tone_and_the_answer_below_it(tone, top):
     shown = top(headline=Headline("A **cone** < 1", tone), answer="It is, 10^-3.")
     assert (
         f'<p class="headline {tone}">A <strong>cone</strong> &lt; 1</p>\n'
-        '<p class="answer">It is, 10<sup>−3</sup>.</p>'
+        '<div class="answer"><p>It is, 10<sup>−3</sup>.</p></div>'
     ) in shown
 
 

@@ -16,8 +16,8 @@ from rankscope.experiments.diagnosis import _references as references
 from rankscope.experiments.diagnosis._measure import STATES, Measured, masks, measure, rows
 from rankscope.experiments.diagnosis._rules import RULES, Evidence, Loss
 from rankscope.experiments.questions import advise, bounds, deep, paths
-from rankscope.numerals import duration, plural, power_of_ten, sentence_case
-from rankscope.results import Finding, Headline, Listing, Part
+from rankscope.numerals import duration, plural, power_of_ten, sentence_case, short
+from rankscope.results import Finding, Headline, Listing, Part, Tone
 
 _MOST_TOLD: Final = 3
 _FEW: Final = 8
@@ -90,10 +90,11 @@ def diagnose_subject(
     )
     lowest, at = measured.lowest
     held_against = references.beside(reference, measured)
-    headline, sentences = _answer(findings)
+    answers = _answers(findings, loss.sentence, held_against, asked[-1][0].listings)
     return {
-        "headline": headline,
-        "sentences": (*sentences, *filter(None, [loss.sentence, held_against])),
+        "headline": _headline(findings),
+        "sentences": tuple(sentence for _, sentence in answers),
+        "labels": tuple(label for label, _ in answers),
         "findings": findings,
         "parts": tuple(_drawable(part, table) for part in parts),
         "table": table,
@@ -135,20 +136,22 @@ def judge(
     return tuple(rule.finding(evidence) for rule in RULES), evidence.loss
 
 
-def _answer(findings: Sequence[Finding]) -> tuple[Headline, list[str]]:
-    """What was found in a few words and in sentences: what is there, under way, or no loss."""
+def _news(findings: Sequence[Finding]) -> list[Finding]:
+    """What is there, then what is under way, then what is no loss: as much as is told."""
     order = {"collapse": 0, "slow": 1, "noted": 2}
     news = [each for each in findings if each.fate in order]
-    news.sort(key=lambda each: order[each.fate])  # stable: the kinds' own order otherwise
-    if not news:  # the first finding, on depth, has the figures
-        near = [each.sentence for each in findings if each.found_in]
-        samples = findings[0].samples
-        agree = f" All {plural(samples, 'sample')} agree." if samples > 1 else ""
-        agree = f" Not all samples agree: {' '.join(near)}" if near else agree
-        return Headline("No collapse", "holds"), [findings[0].sentence + agree]
+    # Stable: the kinds' own order otherwise.
+    return sorted(news, key=lambda each: order[each.fate])[:_MOST_TOLD]
+
+
+def _headline(findings: Sequence[Finding]) -> Headline:
+    """What was found in a few words."""
+    news = _news(findings)
+    if not news:
+        return Headline("No collapse", "holds")
     named = {rule.name: rule.headline for rule in RULES}
     words = []
-    for finding in news[:_MOST_TOLD]:
+    for finding in news:
         text = named[finding.kind]
         if not text:
             text = finding.kind + " under way" * (finding.fate == "slow")
@@ -157,12 +160,48 @@ def _answer(findings: Sequence[Finding]) -> tuple[Headline, list[str]]:
         if finding.found_in < finding.samples:
             text += f" in {finding.found_in} of {plural(finding.samples, 'sample')}"
         words.append(text)
-    headline = Headline(sentence_case("; ".join(words)), "slow")
-    if news[0].fate == "collapse":
-        headline = replace(headline, tone="collapse")
-    elif news[0].fate == "noted":
-        headline = Headline(f"No collapse, but {words[0]}", "holds")
-    return headline, [each.sentence for each in news[:_MOST_TOLD]]
+    if news[0].fate == "noted":
+        return Headline(f"No collapse, but {words[0]}", "holds")
+    tone: Tone = "collapse" if news[0].fate == "collapse" else "slow"
+    return Headline(sentence_case("; ".join(words)), tone)
+
+
+def _answers(
+    findings: Sequence[Finding], lost: str, held_against: str, tried: Sequence[Listing]
+) -> list[tuple[str, str]]:
+    """Sentences, each under what it answers; ``tried`` are tables of what could be changed."""
+    news = _news(findings)
+    if news:
+        answers = [("where", each.sentence) for each in news]
+    else:  # the first finding, on depth, has the figures
+        near = [each.sentence for each in findings if each.found_in]
+        samples = findings[0].samples
+        agree = f" All {plural(samples, 'sample')} agree." if samples > 1 else ""
+        agree = f" Not all samples agree: {' '.join(near)}" if near else agree
+        answers = [("where", findings[0].sentence + agree)]
+    causes = dict.fromkeys(each.cause for each in news if each.cause)
+    answers += [("why", cause) for cause in causes] or [("why", lost)]
+    answers.append(("untrained", held_against))
+    remedies = dict.fromkeys(each.remedy for each in news if each.remedy)
+    answers += [("what now", remedy) for remedy in remedies or [_without_remedy(news, tried)]]
+    return [(label, sentence) for label, sentence in answers if sentence]
+
+
+def _without_remedy(news: Sequence[Finding], tried: Sequence[Listing]) -> str:
+    """What there is to do where no finding says so: by changes of the structure, if any helped."""
+    if not news or news[0].fate == "noted":
+        return "Nothing has to be mended."
+    if tried and tried[0].title == references.REMEDIES:
+        (_, before, _), *better = tried[0].rows
+        if not better:
+            return "No change of the structure that was tried on these weights helps."
+        change, after, _ = better[0]
+        figures = " to ".join(short(float(each or 0), digits=2) for each in (before, after))
+        return (
+            f"With {change}, these weights raise the lowest residual from {figures}; a model that "
+            "works needs training with it."
+        )
+    return "No repair was tried; changes of the design are on the page."
 
 
 def _labels(subject: kit.Subject) -> list[str]:

@@ -28,6 +28,9 @@ _SAMPLES: Final = 2
 """Samples that predictions are made for; every draw reads each of them."""
 _MOST: Final = 8
 """Remedies that are listed."""
+REMEDIES: Final = (
+    "On this very model, with its own weights: relative residual (medians over the samples)"
+)
 LEAST_TOKENS: Final = 32
 """Tokens of a text below which an eighth of it says nothing."""
 _CONTEXTS: Final = (0.125, 0.25, 0.5, 1.0)
@@ -177,30 +180,27 @@ def beside(table: pl.DataFrame, measured: Measured) -> str:
         last = float(ends.median())  # type: ignore[arg-type]
         end = float(measured.residual[-1, : len(ends)].quantile(0.5))
         if max(last, end) < thresholds.COLLAPSED_RESIDUAL:
-            said.append("The same architecture with fresh weights in its blocks collapses as well.")
+            said.append("With fresh weights in its blocks it collapses as well.")
         else:
-            than = "about as much" if 0.9 * last <= end <= 1.1 * last else "more"
-            than = "less" if end < 0.9 * last else than
             samples = measured.residual.shape[-1]
             on = f" on the same {len(ends)} of {samples} samples" if len(ends) < samples else ""
             said.append(
-                "The same architecture with fresh weights in its blocks ends at a relative "
-                f"residual of {short(last, digits=2)}; this model keeps {than} "
-                f"({short(end, digits=2)}{on})."
+                "With fresh weights in its blocks it ends at a relative residual of "
+                f"{short(last, digits=2)}, as it is at {short(end, digits=2)}{on}."
             )
     predicted = summary.filter(variant=_PREDICTED, metric=_EXPONENT).sort("layer")
     if predicted.height:
         low, high = float(predicted["low"][-1]), float(predicted["high"][-1])
         band = " to ".join(dict.fromkeys(power_of_ten(each) for each in (low, high)))
         dispersion = float(measured.states["relative_dispersion"][-1, :_SAMPLES].quantile(0.5))
-        words = f"Fresh networks of this design are predicted to end at a dispersion of {band}"
+        words = f"Predicted for fresh ones: a dispersion of {band}"
         alike = math.log10(thresholds.COLLAPSED_RESIDUAL)
         if end < thresholds.COLLAPSED_RESIDUAL and high < alike:
             said.append(f"{words}, a collapse, too.")
         else:
             within = low - 1e-3 <= math.log10(max(dispersion, 1e-300)) <= high + 1e-3
             here = short(dispersion, digits=2)
-            said.append(f"{words}; this one's, {here}, is {'' if within else 'not '}typical.")
+            said.append(f"{words}; as it is {here}{'' if within else ', not typical'}.")
     return " ".join(said)
 
 
@@ -231,7 +231,7 @@ def remedies(subject: kit.Subject, on_step: kit.OnStep) -> Listing:
     best = sorted(tried, key=lambda row: -row[1])[:_MOST]
     note = "Nothing was trained anew: a model that works needs training with the change."
     return Listing(
-        "On this very model, with its own weights: relative residual (medians over the samples)",
+        REMEDIES,
         ("change", "lowest", "after the last layer"),
         (("as it is", *before), *best),
         note if best else "Nothing that was tried on these weights helps.",

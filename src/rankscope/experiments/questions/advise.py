@@ -17,6 +17,7 @@ from rankscope.errors import InputError
 from rankscope.experiments import advice, kit
 from rankscope.experiments.advice import Change, Trial
 from rankscope.models.text import embed, passages
+from rankscope.results import Headline
 
 if TYPE_CHECKING:
     from rankscope.models.families import Loaded
@@ -214,9 +215,12 @@ def run(config: Config, on_step: kit.OnStep) -> kit.Result:
     charted = [original, *(each for each in helping if each.measured is not None)]
     lowest = min(float(trial.values[_CHARTED].min()) for trial in charted)
     samples, tokens, _ = subject.x.shape
+    sentences = list(advice.sentences(original, helping, others, draws=config.draws))
     return ENTRY.result(
         config,
-        sentences=advice.sentences(original, helping, others, draws=config.draws),
+        headline=_headline(original, helping),
+        sentences=sentences,
+        labels=("as it is", "what now", *[""] * (len(sentences) - 2)),
         listings=(advice.tried(original, helping, others),) if helping or others else (),
         table=_table([original, *helping, *others], charted),
         about={"read": f"{samples} × {tokens} tokens", "weights": "none: random networks"},
@@ -231,6 +235,15 @@ def run(config: Config, on_step: kit.OnStep) -> kit.Result:
         ),
         shown=_SHOWN,
     )
+
+
+def _headline(original: Trial, helping: Sequence[Trial]) -> Headline:
+    """Whether anything is missing, and what helps most."""
+    if not original.spread.high:
+        return Headline("The design keeps all limits", "holds")
+    if not helping:
+        return Headline("The design falls short, and nothing tried helps", "collapse")
+    return Headline(f"The design falls short; most helps: {helping[0].change.words}", "slow")
 
 
 def _table(trials: Sequence[Trial], charted: Sequence[Trial]) -> pl.DataFrame:

@@ -1,8 +1,9 @@
 """What will this design do, before it has weights? Predicted, beside one network that has them."""
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Final
 
 import polars as pl
 
@@ -16,6 +17,7 @@ from rankscope.errors import RankscopeError
 from rankscope.experiments import kit
 from rankscope.experiments.counterparts import DISPERSION, EXPONENT, OF_TOKENS, counterpart
 from rankscope.numerals import plural, power_of_ten, sentence_case, short
+from rankscope.results import Headline, Tone
 
 ENTRY = kit.question(
     "predict",
@@ -27,6 +29,17 @@ _TOLD = (EXPONENT, DISPERSION, "mean_cosine", "token_norm", "attention_entropy",
 """Metrics that are told in figures on a terminal; charts and the table have all."""
 _SMALL = -12.0
 """Decades below which float64 no longer follows the dispersion, so that exponents are told."""
+_BAD: Final[Mapping[Tone, tuple[str, ...]]] = {
+    "collapse": ("depth collapse", "entropy collapse"),
+    "slow": (
+        "collapse under way",
+        "vanishing gradients",
+        "exploding gradients",
+        "starved queries",
+        "chaos",
+    ),
+}
+"""Outcomes that a headline is made of, by what it sounds like."""
 _NEAR = 0.01
 """What is left of the tokens' differences where they are nearly alike."""
 _FEW = 8
@@ -80,14 +93,17 @@ def run(config: Config, on_step: kit.OnStep) -> kit.Result:
     shown += [metric for metric in GRADIENTS if metric in found.metrics]
     parts = {"predicted": found.table}
     sentences = [*map(str, found.verdict), _side(config, spec)]
+    labels = ["predicted"] * len(sentences)
     try:
         measured = counterpart(
             subject, exponents=exponents, gradients=config.gradients, seed=config.draw_seed
         )
     except RankscopeError as error:
         sentences.append(f"{sentence_case(name)} could not be measured beside it: {error}")
+        labels.append("measured")
     else:
         sentences += _comparison(config, name, found, measured, shown)
+        labels += ["measured"] * (len(sentences) - len(labels))
         # The logarithm always, so that tables of designs that collapse and of such that do not fit.
         logarithm = measured.filter(metric=DISPERSION).with_columns(
             pl.lit(EXPONENT).alias("metric"), pl.col("value").log10()
@@ -99,16 +115,29 @@ def run(config: Config, on_step: kit.OnStep) -> kit.Result:
             "Entries of Xavier's weights are uniform, and taken for normal here: an error of about "
             f"{short(found.width_error)} where tokens are spread over all features."
         )
+        labels.append("")
     return ENTRY.result(
         config,
         question="What will this design do to its tokens, before it has weights?",
+        headline=_headline(found),
         sentences=sentences,
+        labels=labels,
         table=tables.joined(parts).filter(pl.col("metric").is_in([*shown, EXPONENT])),
         notes={"the prediction": found.notes["doubt"]} if found.notes else None,
         about={"predicted": f"{plural(config.draws, 'draw')} of {spec.describe()}"},
         drawings=_drawings(name, shown, config.draws),
         shown=tuple(metric for metric in shown if metric in _TOLD),
     )
+
+
+def _headline(found: Prediction) -> Headline:
+    """What is bad about it, the worst first; else that there is nothing."""
+    kinds = [outcome.kind for outcome in found.verdict]
+    for tone, bad in _BAD.items():
+        if any(kind in bad for kind in kinds):
+            every = [kind for group in _BAD.values() for kind in group if kind in kinds]
+            return Headline(f"{sentence_case(', '.join(every))} predicted", tone)
+    return Headline("No collapse predicted", "holds")
 
 
 def _side(config: Config, spec: Spec) -> str:

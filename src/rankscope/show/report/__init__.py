@@ -4,6 +4,7 @@ from rankscope.show.report._files import names as names
 from rankscope.show.report._files import to_json, write
 from rankscope.show.report._html import notebook, write_html, write_overview
 from rankscope.show.report._page import Chart, Report, Section, Table, page
+from rankscope.show.report._terminal import has_screen as has_screen
 from rankscope.show.report._terminal import show
 
 __all__ = [

@@ -23,6 +23,7 @@ from rankscope.show.report._prose import sentences
 from rankscope.show.report._tables import Rows
 
 _MOST_COLUMNS: Final = 13
+_MOST_IN_A_ROW: Final = 4  # sentences that make a paragraph
 # Of a provenance: entries of a list above which only the first few are shown, and characters.
 _MOST_ENTRIES, _FIRST_ENTRIES, _LONGEST_ENTRY = 16, 3, 500
 
@@ -141,7 +142,7 @@ def page(result: Result) -> Report:
         overline=f"{result.id} · {result.source}" if result.source else "",
         warnings=result.warnings,
         headline=result.headline,
-        answer=" ".join(result.sentences) if result.headline else "",
+        answer=_answer(result) if result.headline else "",
         judgements={
             f"{where}: {judgement.domain}": judgement
             for where, judgement in judged.items()
@@ -150,6 +151,16 @@ def page(result: Result) -> Report:
         key_figures=result.key_figures,
         about=result.title,
     )
+
+
+def _answer(result: Result) -> str:
+    """What stands below a headline: under what is answered, as points if many, else in one go."""
+    if result.labels:
+        said = [f"**{sentence_case(label)}**: {text}" for label, text in result.answers.items()]
+        pairs = zip(result.labels, result.sentences, strict=True)
+        return _points([*said, *(sentence for label, sentence in pairs if not label)])
+    many = len(result.sentences) > _MOST_IN_A_ROW
+    return _points(result.sentences) if many else " ".join(result.sentences)
 
 
 def titles(result: Result) -> tuple[str, str]:

@@ -38,7 +38,8 @@ STYLE: Final = {
     "unknown": "dim",
 }  # by what is said: a verdict, a fate, a tone
 _TONES: Final = {**STYLE, "neutral": "bold", "holds": "bold green"}
-_MOST_LISTED: Final = 10
+_MOST_LISTED, _FEW_LISTED = 10, 5
+_MOST_SAID: Final = 3
 _NARROWEST: Final = 72  # columns: with fewer figures would be cut, and a terminal breaks lines
 _SIDE_BY_SIDE: Final = 4
 _COLUMNS: Final = 5  # metrics side by side, where each of many curves has a row
@@ -65,13 +66,13 @@ def findings_table(findings: Sequence[Finding]) -> Table:
     return table
 
 
-def show_listings(console: Console, listings: Sequence[Listing]) -> None:
+def show_listings(console: Console, listings: Sequence[Listing], most: int = _MOST_LISTED) -> None:
     """Each listing under its title; of a long one the first rows, and how many more there are."""
     for listing in listings:
         console.print()
         console.print(Text(without_marks(listing.title), style="italic"))
         table = Table(box=None, pad_edge=False)
-        rows = [[_entry(value) for value in row] for row in listing.rows[:_MOST_LISTED]]
+        rows = [[_entry(value) for value in row] for row in listing.rows[:most]]
         for column, name in enumerate(listing.columns):
             # Names may be broken into lines, numbers may not.
             widest = max((len(row[column]) for row in rows), default=0)
@@ -82,7 +83,7 @@ def show_listings(console: Console, listings: Sequence[Listing]) -> None:
         for row in rows:
             table.add_row(*map(Text, row))
         console.print(table)
-        left = len(listing.rows) - _MOST_LISTED
+        left = len(listing.rows) - most
         if left > 0:
             console.print(Text(f"{left:,} more row{'s' * (left > 1)} on the page."))
         if listing.note:
@@ -103,18 +104,24 @@ def number(value: float) -> str:
 
 
 @checked
-def show(result: Result, console: Console | None = None) -> None:
+def show(result: Result, console: Console | None = None, *, full: bool = False) -> None:
     """Print a result: its title and verdict, what was found in words, and the figures behind it.
 
     >>> from rankscope.experiments import run
     >>> show(run("D8"))
     D8  Most paths of well-known transformers are long: ...
+
+    One with a headline is printed on a screen, with its answer and the first rows of its first
+    table, unless it is wanted in ``full``; others are always printed in full.
     """
     console = copy(console or Console())
     console.width = max(console.width, _NARROWEST)
     for warning in result.warnings:
         console.print(Text(f"Warning: {without_marks(warning)}", STYLE["slow"]))
-    _top(console, result)
+    _top(console, result, full=full)
+    if has_screen(result) and not full:
+        show_listings(console, result.listings[:1], most=_FEW_LISTED)
+        return
     if result.findings:
         console.print()
         console.print(findings_table(result.findings))
@@ -135,9 +142,16 @@ def show(result: Result, console: Console | None = None) -> None:
     _show_figures(console, result)
 
 
-def _top(console: Console, result: Result) -> None:
+def has_screen(result: Result) -> bool:
+    """Whether its answer is short, and the rest of it printed only if that is asked for."""
+    return result.headline is not None
+
+
+def _top(console: Console, result: Result, *, full: bool) -> None:
     """The title, the question, the answer."""
     title, lead = titles(result)
+    if has_screen(result) and not full:  # whoever asks knows what was asked
+        title, lead = result.title, ""
     console.print(Text(f"{result.id}  {title}") if result.source else Text(title, "bold"))
     if lead:
         console.print(Text(lead))
@@ -145,7 +159,7 @@ def _top(console: Console, result: Result) -> None:
     if result.headline is not None:
         console.print()
         console.print(Text(without_marks(result.headline.text), _TONES[result.headline.tone]))
-        console.print(Text(without_marks(" ".join(result.sentences))))
+        console.print(_answer(result, full=full))
     judged = {"": result.judgement, "beyond: ": result.beyond}
     answers = [
         (Text(f"{which}{one.verdict}", STYLE[one.verdict]), f"{one.rest} ({one.domain})".lstrip())
@@ -156,6 +170,17 @@ def _top(console: Console, result: Result) -> None:
         if rows:
             console.print()
             console.print(_list_sentences(rows))
+
+
+def _answer(result: Result, *, full: bool) -> Table:
+    """What stands below a headline: beside what each sentence answers, or as points."""
+    if result.labels:
+        rows = [(Text(label, "bold"), said) for label, said in result.answers.items()]
+        pairs = zip(result.labels, result.sentences, strict=True)
+        rest = [(Text("•"), sentence) for label, sentence in pairs if not label]
+        return _list_sentences([*rows, *rest] if full else rows)
+    few = result.sentences if full else result.sentences[:_MOST_SAID]
+    return _list_sentences((Text("•"), said) for said in few)
 
 
 def _show_figures(console: Console, result: Result) -> None:
