@@ -253,6 +253,8 @@ for one, options in {
         "starts": 2,
         "steps": 2,
         "equal": 1e-12,
+        "many_starts": 2,
+        "many_steps": 2,
     },
     "D7": {
         "tasks": ("sorting",),
