@@ -246,6 +246,7 @@ def random_subject(
     about = {
         "norm": "none" if spec.norm == "none" else f"{spec.norm}, {spec.norm_place}",
         "init": str(spec.init),
+        "embeddings": f"of scale {spec.embedding_scale:g}",
         "mask": str(spec.mask),
         "input": check_texts(texts, length=length).summary(read_from),
         "special tokens": "counted" if special_tokens else "left out of the figures",
@@ -275,6 +276,7 @@ def network_subject(
     """A network and texts in random embeddings, which ``seed`` draws."""
     first, width = next(network.parameters()), network.spec.width
     x, token_mask = embed(texts, width, length=length, seed=seed, dtype=first.dtype)
+    x = x * network.spec.embedding_scale
     x, token_mask = x.to(first.device), token_mask.to(first.device)
     return Subject(
         network,

@@ -96,7 +96,18 @@ class Network(TypedDict, total=False):
     ]
     init: Annotated[
         str,
-        Word("Network", "bert, xavier, lecun, orthogonal, or a number: a standard deviation."),
+        Word(
+            "Network",
+            "bert, gpt2, t5, xavier, lecun, orthogonal, or a number: a standard deviation.",
+        ),
+    ]
+    embedding_scale: Annotated[
+        float | None,
+        Word(
+            "Network",
+            "Size of a feature of the embeddings; unless given, as --init under norms before each "
+            "part (0.02 in GPT-2 and Llama), else 1.",
+        ),
     ]
 
 

@@ -8,6 +8,7 @@ from torch import Tensor, nn
 
 from rankscope.core.checks import finite, real
 from rankscope.core.network._block import Block
+from rankscope.core.network._fields import MatrixName
 from rankscope.core.network._norms import build_norm, share_gain
 from rankscope.core.network._parts import MLP, Attention, BareMLP, make_linear
 from rankscope.core.network._spec import Spec
@@ -27,11 +28,11 @@ def random_blocks(spec: Spec, seed: int, dtype: torch.dtype) -> list[Block]:
 
 
 def _random_block(spec: Spec, layer: int, seed: int, dtype: torch.dtype) -> Block:
-    def draw(name: str, inputs: int, outputs: int) -> nn.Linear:
+    def draw(name: MatrixName, inputs: int, outputs: int) -> nn.Linear:
         drawn = torch.empty(outputs, inputs, dtype=torch.float64)
         generator = stream(seed, "weights", layer, name)
         with torch.no_grad():
-            spec.init.fill(drawn, value=name in ("value", "output"), generator=generator)
+            spec.init.fill(drawn, matrix=name, generator=generator)
         bias = torch.zeros(outputs, dtype=dtype) if spec.bias else None
         return make_linear(drawn.to(dtype), bias)
 

@@ -2,8 +2,8 @@
 
 import math
 import operator
-from collections.abc import Callable, Collection, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, Generic, Literal, TypeVar, cast, get_args, overload
 
 import torch
@@ -16,58 +16,115 @@ from rankscope.core.network._scores import ScoreKind
 from rankscope.errors import KindError, SpecError
 
 InitKind = Literal["normal", "xavier", "lecun", "orthogonal"]
-_EXPECTED = "'bert', 'xavier', 'lecun', 'orthogonal', a standard deviation, or Init(kind, scale)"
+MatrixName = Literal["query", "key", "value", "output", "up", "gate", "down"]
+_LIBRARIES = ("bert", "gpt2", "t5")
+_EXPECTED = (
+    "'bert', 'gpt2', 't5', 'xavier', 'lecun', 'orthogonal', a standard deviation, or "
+    "Init(kind, scale)"
+)
 
 
 @dataclass(frozen=True)
 class Init:
-    """A rule and a scale.
+    """A rule and a scale, for all matrices but those that ``scales`` names.
+
+    >>> from rankscope.core.network import Init
+    >>> Init("normal", 0.02, {"output": 0.5, "down": 0.5}).deviation("down", 64, 16)
+    0.01
 
     ``normal``: standard deviation ``scale`` (BERT: 0.02). ``xavier``: Glorot's uniform.
     ``lecun``: normal of variance 1/fan_in. ``orthogonal``: orthogonal value and output matrices,
     as in Wu et al. 2024, everything else as ``lecun``. For the last three ``scale`` multiplies the
-    weights. Biases start at zero, gains at one, as everywhere in practice.
+    weights. ``scales`` are factors for single matrices of a block: GPT-2 divides those that lead
+    back into the stream by the root of how many there are. Biases start at zero, gains at one, as
+    everywhere in practice.
     """
 
     kind: InitKind
     scale: float = 1.0
+    scales: Mapping[MatrixName, float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if not isinstance(self.kind, str) or self.kind not in get_args(InitKind):
             raise SpecError(f"init{short(self.kind)} is unknown; expected {_EXPECTED}.")
         scale = number("init scale", self.scale, least=0, error=SpecError)
         object.__setattr__(self, "scale", scale)  # 1 and 1.0 are one spec
+        if not isinstance(self.scales, Mapping):
+            raise KindError(
+                f"init scales{short(self.scales)} is no mapping of matrices to factors."
+            )
+        unknown = [name for name in self.scales if name not in get_args(MatrixName)]
+        if unknown:
+            known = ", ".join(get_args(MatrixName))
+            raise SpecError(f"init scales: {unknown[0]!r} is no matrix of a block; choose {known}.")
+        factors = {
+            name: number(f"init scales[{name!r}]", self.scales[name], least=0, error=SpecError)
+            for name in get_args(MatrixName)
+            if name in self.scales
+        }
+        kept = {name: factor for name, factor in factors.items() if factor != 1.0}
+        object.__setattr__(self, "scales", kept)
+
+    def __hash__(self) -> int:
+        return hash((self.kind, self.scale, *self.scales.items()))
+
+    def __repr__(self) -> str:
+        scales = f", scales={self.scales!r}" if self.scales else ""
+        return f"Init(kind={self.kind!r}, scale={self.scale!r}{scales})"
+
+    def __str__(self) -> str:
+        """In words: a standard deviation, or the rule and its factor; then what differs."""
+        words = f"{self.kind} weights"
+        if self.kind == "normal":
+            words = f"weights of standard deviation {self.scale:g}"
+        elif self.scale != 1.0:
+            words = f"{words} × {self.scale:g}"
+        by_factor: dict[float, list[str]] = {}
+        for name, factor in self.scales.items():
+            by_factor.setdefault(factor, []).append(name)
+        others = [f"{' and '.join(some)} × {factor:.3g}" for factor, some in by_factor.items()]
+        return ", ".join([words, *others])
 
     @checked
-    def fill(self, weight: Tensor, *, value: bool, generator: torch.Generator) -> None:
-        """Draw one weight matrix in place; ``value`` marks value and output projections."""
+    def times(self, factor: float) -> "Init":
+        """The same with every matrix multiplied."""
+        return Init(self.kind, self.scale * factor, self.scales)
+
+    @checked
+    def fill(self, weight: Tensor, *, matrix: MatrixName, generator: torch.Generator) -> None:
+        """Draw one weight matrix of a block in place."""
         outputs, inputs = weight.shape
+        gain = self.scale * self.scales.get(matrix, 1.0)
         if self.kind == "xavier":
-            nn.init.xavier_uniform_(weight, gain=self.scale, generator=generator)
-        elif self.is_orthogonal(value=value):
-            nn.init.orthogonal_(weight, gain=self.scale, generator=generator)
+            nn.init.xavier_uniform_(weight, gain=gain, generator=generator)
+        elif self.is_orthogonal(matrix):
+            nn.init.orthogonal_(weight, gain=gain, generator=generator)
         else:
-            deviation = self.deviation(inputs, outputs)
-            nn.init.normal_(weight, 0.0, deviation, generator=generator)
+            nn.init.normal_(
+                weight, 0.0, self.deviation(matrix, inputs, outputs), generator=generator
+            )
 
     @checked
-    def deviation(self, inputs: Count, outputs: Count) -> float:
-        """The standard deviation of a matrix's entries, unless it is orthogonal.
+    def deviation(self, matrix: MatrixName, inputs: Count, outputs: Count) -> float:
+        """The standard deviation of a matrix's entries, that of an orthogonal one included.
 
         >>> from rankscope.core.network import Init
-        >>> Init("lecun").deviation(100, 50)
+        >>> Init("lecun").deviation("query", 100, 50)
         0.1
         """
+        scale = self.scale * self.scales.get(matrix, 1.0)
         if self.kind == "normal":
-            return self.scale
+            return scale
         if self.kind == "xavier":
-            return self.scale * math.sqrt(2 / (inputs + outputs))
-        return self.scale / math.sqrt(inputs)
+            return scale * math.sqrt(2 / (inputs + outputs))
+        if self.is_orthogonal(matrix):
+            return scale / math.sqrt(max(inputs, outputs))
+        return scale / math.sqrt(inputs)
 
     @checked
-    def is_orthogonal(self, *, value: bool) -> bool:
-        """Whether value and output projections (``value``), or all others, are orthogonal."""
-        return self.kind == "orthogonal" and value
+    def is_orthogonal(self, matrix: MatrixName) -> bool:
+        """Whether a matrix is an orthogonal one: values and outputs of that kind."""
+        return self.kind == "orthogonal" and matrix in ("value", "output")
 
 
 Given = TypeVar("Given")
@@ -172,13 +229,29 @@ def score_kind(name: str, value: ScoreKind | Literal["dot"]) -> ScoreKind | Lite
 
 
 def initialisation(name: str, value: str | float | Init) -> Init:
-    """An ``Init`` from its name, from a standard deviation, or itself."""
+    """An ``Init`` from a standard deviation, from its name, or itself.
+
+    The name of a library stays until the spec knows its other fields (see ``library_init``).
+    """
     if isinstance(value, Init):
         return value
     if isinstance(value, str):
-        if value == "bert":
-            return Init("normal", 0.02)
+        if value in _LIBRARIES:
+            return cast(Init, value)
         if value not in get_args(InitKind) or value == "normal":
             raise SpecError(f"{name}={value!r} is unknown; expected {_EXPECTED}.")
         return Init(value)  # type: ignore[arg-type]  # checked on the line above
     return Init("normal", value)
+
+
+def library_init(name: str, *, sums: int, head_width: int) -> Init:
+    """What a library does, for a design that adds to its stream ``sums`` times.
+
+    T5 has no scale of its logits, and makes up for it by smaller queries.
+    """
+    if name == "gpt2":
+        into_stream = 1 / math.sqrt(sums)
+        return Init("normal", 0.02, {"output": into_stream, "down": into_stream})
+    if name == "t5":
+        return Init("lecun", 1.0, {"query": 1 / math.sqrt(head_width)})
+    return Init("normal", 0.02)

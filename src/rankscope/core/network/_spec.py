@@ -43,8 +43,11 @@ class Spec:
     counted from 0, that stay silent. ``centered`` attention has ``P − U`` in place of P, U uniform
     over the keys a query sees.
     ``score_scale`` multiplies the logits; None is ``1/√head_width``. ``init`` is a name, a standard
-    deviation or an ``Init``. Skips, masks and initialisations that come to the same make equal
-    specs.
+    deviation or an ``Init``; "bert", "gpt2" and "t5" are what these libraries do.
+    ``embedding_scale`` is the root mean square of the entries of the embeddings that the blocks are
+    given; None is what designs of this kind have: as ``init`` where norms come before each part
+    (GPT-2, Llama: 0.02), 1 where they come after (BERT's embeddings have a norm). Skips, masks and
+    initialisations that come to the same make equal specs.
     """
 
     # Each field once: what may be given, what is then held, its check, its default.
@@ -78,6 +81,7 @@ class Spec:
     scores: Field[AnyScores, AnyScores] = Field(check.score_kind, "dot")
     score_scale: Field[float | None, float] = Field(check.derived(check.scale), None)
     init: Field[str | float | Init, Init] = Field(check.initialisation, "bert")
+    embedding_scale: Field[float | None, float] = Field(check.derived(check.scale), None)
 
     def __post_init__(self) -> None:
         """What one field says about another."""
@@ -85,6 +89,7 @@ class Spec:
         self._settle_mlp()
         self._settle_skips()
         self._settle_masks()
+        self._settle_init()
 
     @classmethod
     @checked
@@ -110,6 +115,11 @@ class Spec:
     def skips(self) -> tuple[float, float]:
         """The scales of the attention's and the MLP's skip; 0 means none."""
         return (self.skip if self.attention_skip is None else self.attention_skip, self.skip)
+
+    @property
+    def sums(self) -> int:
+        """How many branches are added to the stream, one after the other."""
+        return self.layers * (2 if self.mlp_width and not self.parallel else 1)
 
     @property
     def masks(self) -> tuple[Mask, ...]:
@@ -141,7 +151,7 @@ class Spec:
         >>> from rankscope import Spec
         >>> print(Spec(2, 2, 8, norm_place="post", mask="causal").describe())
         2 layers, width 8, 2 heads of width 4, causal mask, layer norm after each sum, skips, \
-MLPs of 32 gelu units, biases, init normal(0.02)
+MLPs of 32 gelu units, biases, weights of standard deviation 0.02, embeddings of scale 1
         """
         return ", ".join(_in_words(self))
 
@@ -214,6 +224,21 @@ MLPs of 32 gelu units, biases, init normal(0.02)
         differ = None if attention == mlp else attention
         self._settle(skip=mlp, attention_skip=differ, mlp_skip=None)
 
+    def _settle_init(self) -> None:
+        """What a library is named for, and embeddings as designs of this kind have them.
+
+        Where the blocks begin with a norm, or leave the stream as it is, embeddings are drawn like
+        the other weights; under norms after the sum, and in designs of theory, they have unit
+        variance, as after BERT's LayerNorm.
+        """
+        if isinstance(self.init, str):
+            named = check.library_init(self.init, sums=self.sums, head_width=self.head_width)
+            self._settle(init=named)
+        if self.embedding_scale is None:
+            plain = self.norm == "none" or self.norm_place == "post"
+            drawn = self.init.kind == "normal" and not plain
+            self._settle(embedding_scale=self.init.scale if drawn else 1.0)
+
     def _settle_masks(self) -> None:
         """One mask for all layers, or the first layer's and, where they differ, one for each."""
         masks = self.layer_masks
@@ -245,7 +270,7 @@ def _in_words(spec: Spec) -> Iterator[str]:
     yield _skip_words(spec)
     yield _mlp_words(spec)
     yield "biases" if spec.bias else "no biases"
-    yield f"init {spec.init.kind}({spec.init.scale:g})"
+    yield f"{spec.init}, embeddings of scale {spec.embedding_scale:g}"
 
 
 def _attention_words(spec: Spec) -> Iterator[str]:

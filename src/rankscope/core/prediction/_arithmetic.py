@@ -23,6 +23,7 @@ from rankscope.core.deep import (
 from rankscope.core.metrics import attention_entropy
 from rankscope.core.network import (
     Attention,
+    MatrixName,
     NormRule,
     Spec,
     Stack,
@@ -72,7 +73,7 @@ class Arithmetic(ABC, Generic[State]):
         """The MLP's hidden units."""
 
     @abstractmethod
-    def into_stream(self, rows: State, known: int, *, value: bool) -> State:
+    def into_stream(self, matrix: MatrixName, rows: State, known: int) -> State:
         """What leaves the heads or hidden units, in the known coordinates and new ones."""
 
     @abstractmethod
@@ -96,7 +97,8 @@ class Arithmetic(ABC, Generic[State]):
                 elif spec.mlp_as == "mlp":
                     out = self.hidden(out)
                 if part == "attention" or spec.mlp_as == "mlp":
-                    out = self.into_stream(out, known, value=part == "attention")
+                    leading_back: MatrixName = "output" if part == "attention" else "down"
+                    out = self.into_stream(leading_back, out, known)
                     known = self.columns(out)
                 branches.append(self.norm(out) if spec.norm_place in ("both", "output") else out)
             state = self.add(skip, state, branches)
@@ -109,13 +111,13 @@ class Arithmetic(ABC, Generic[State]):
         spec, weights = self.spec, self.weights
         inner, kv_inner = spec.heads * spec.head_width, spec.kv_heads * spec.head_width
 
-        def drawn(outputs: int, *, value: bool = False) -> Stack:
-            return Stack(weights.from_stream(known, outputs, value=value).mT)
+        def drawn(matrix: MatrixName, outputs: int) -> Stack:
+            return Stack(weights.from_stream(matrix, known, outputs).mT)
 
         return Attention(
-            query=drawn(inner),
-            key=drawn(kv_inner),
-            value=drawn(kv_inner, value=True),
+            query=drawn("query", inner),
+            key=drawn("key", kv_inner),
+            value=drawn("value", kv_inner),
             # What leaves the heads is drawn when it is known.
             output=Stack(torch.empty(len(weights.streams), 0, inner, dtype=weights.dtype)),
             scores=spec.build_scores(weights.dtype),
@@ -172,15 +174,15 @@ class Plain(Arithmetic[Coordinates]):
     def hidden(self, x: Coordinates) -> Coordinates:
         phi = activation(self.spec.activation).function
         units = self.spec.mlp_width
-        up = x @ self.weights.from_stream(x.shape[-1], units)
+        up = x @ self.weights.from_stream("up", x.shape[-1], units)
         if not self.spec.gated:
             return phi(up)
-        return phi(x @ self.weights.from_stream(x.shape[-1], units)) * up
+        return phi(x @ self.weights.from_stream("gate", x.shape[-1], units)) * up
 
-    def into_stream(self, rows: Coordinates, known: int, *, value: bool) -> Coordinates:
+    def into_stream(self, matrix: MatrixName, rows: Coordinates, known: int) -> Coordinates:
         short = triangular(rows)
         inputs = rows.shape[-1]
-        return short @ self.weights.into_stream(short.shape[-1], inputs, known, value=value)
+        return short @ self.weights.into_stream(matrix, short.shape[-1], inputs, known)
 
     def add(self, skip: float, x: Coordinates, branches: list[Coordinates]) -> Coordinates:
         terms = [*branches, skip * x] if skip else branches
@@ -228,19 +230,19 @@ class Scaled(Arithmetic[SplitState]):
         return mix_heads(heads, state, weights, self.visibility).state(state.token_mask), entropy
 
     def hidden(self, state: SplitState) -> SplitState:
-        def units() -> SplitState:
-            drawn = self.weights.from_stream(self.columns(state), self.spec.mlp_width)
+        def units(matrix: MatrixName) -> SplitState:
+            drawn = self.weights.from_stream(matrix, self.columns(state), self.spec.mlp_width)
             return apply_linear(state, drawn.mT)
 
-        up = units()
+        up = units("up")
         if not self.spec.gated:
             return apply_activation(self.spec.activation, up)
-        return multiply(apply_activation(self.spec.activation, units()), up)
+        return multiply(apply_activation(self.spec.activation, units("gate")), up)
 
-    def into_stream(self, rows: SplitState, known: int, *, value: bool) -> SplitState:
+    def into_stream(self, matrix: MatrixName, rows: SplitState, known: int) -> SplitState:
         inputs = self.columns(rows)
         short = compress_split(rows, first=0)
-        drawn = self.weights.into_stream(self.columns(short), inputs, known, value=value)
+        drawn = self.weights.into_stream(matrix, self.columns(short), inputs, known)
         return apply_linear(short, drawn.mT).recenter()
 
     def add(self, skip: float, state: SplitState, branches: list[SplitState]) -> SplitState:

@@ -20,7 +20,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from rankscope.core.deep import ScaledTensor, SplitState
-from rankscope.core.network import Spec
+from rankscope.core.network import MatrixName, Spec
 from rankscope.streams import stream
 
 Coordinates = Float[Tensor, "batch token _"]
@@ -124,38 +124,36 @@ class Weights:
         """Those of some of the networks, in another precision."""
         return Weights(self.spec, self.streams.select(chosen), dtype, self.limit)
 
-    def deviation(self, inputs: int, outputs: int, *, value: bool = False) -> float:
-        """The standard deviation of the entries of a matrix, orthogonal ones included."""
-        init = self.spec.init
-        if init.is_orthogonal(value=value):
-            return init.scale / math.sqrt(max(inputs, outputs))
-        return init.deviation(inputs, outputs)
-
-    def from_stream(self, known: int, outputs: int, *, value: bool = False) -> Matrix:
+    def from_stream(self, matrix: MatrixName, known: int, outputs: int) -> Matrix:
         """A matrix from the stream, in the ``known`` coordinates that X has of its ``width``."""
         width, init = self.spec.width, self.spec.init
         drawn = self.normal(known, outputs)
-        if not init.is_orthogonal(value=value) or self.limit:
-            return drawn * self.deviation(width, outputs, value=value)
+        if not init.is_orthogonal(matrix) or self.limit:
+            return drawn * init.deviation(matrix, width, outputs)
         beyond = self._factor(known, max(0, width - outputs))
-        return init.scale * _orthonormal(drawn, beyond)
+        return self._gain(matrix) * _orthonormal(drawn, beyond)
 
-    def into_stream(self, rows: int, inputs: int, known: int, *, value: bool = False) -> Matrix:
+    def into_stream(self, matrix: MatrixName, rows: int, inputs: int, known: int) -> Matrix:
         """A matrix into the stream, on ``rows`` of the ``inputs`` directions it acts on.
 
         Its columns are the ``known`` coordinates of the stream, and new ones beside them.
         """
         width, init = self.spec.width, self.spec.init
-        deviation = self.deviation(inputs, width, value=value)
+        deviation = init.deviation(matrix, inputs, width)
         if self.limit:
             beside = self.normal(rows, known) * 0.0
             new = torch.eye(rows, dtype=self.dtype).expand(len(self.streams), -1, -1)
             return torch.cat((beside, new * math.sqrt(width) * deviation), -1)
         inside, new = self.normal(rows, known), self._factor(rows, width - known)
         drawn = torch.cat((inside, new), -1)
-        if not init.is_orthogonal(value=value):
+        if not init.is_orthogonal(matrix):
             return drawn * deviation
-        return init.scale * _orthonormal(drawn, self._factor(rows, max(0, inputs - width)))
+        beyond = self._factor(rows, max(0, inputs - width))
+        return self._gain(matrix) * _orthonormal(drawn, beyond)
+
+    def _gain(self, matrix: MatrixName) -> float:
+        """By how much an orthogonal matrix lengthens rows."""
+        return self.spec.init.scale * self.spec.init.scales.get(matrix, 1.0)
 
     def normal(self, *shape: int) -> Matrix:
         """Standard normal numbers for each network; more digits than float32's mean nothing."""

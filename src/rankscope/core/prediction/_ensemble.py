@@ -11,7 +11,7 @@ from torch import Tensor
 
 from rankscope.core.deep import ScaledTensor, SplitState
 from rankscope.core.metrics import deviations, effective_rank, mean_cosine, token_norm
-from rankscope.core.network import Spec, Visibility
+from rankscope.core.network import MatrixName, Spec, Visibility
 from rankscope.core.prediction._arithmetic import Plain, Scaled, widen
 from rankscope.core.prediction._draws import Coordinates, Course, Figures, Streams, Weights
 from rankscope.core.prediction._gradients import predicted_gradients
@@ -137,13 +137,13 @@ class Ensemble:
         spec, size = self.spec, token_norm(x, token_mask=token_mask)
         inner, units = spec.heads * spec.head_width, spec.mlp_width
 
-        def gain(inputs: int, outputs: int, *, value: bool = False) -> float:
+        def gain(matrix: MatrixName, inputs: int, outputs: int) -> float:
             """By how much a matrix lengthens rows."""
-            return self.weights.deviation(inputs, outputs, value=value) * math.sqrt(outputs)
+            return spec.init.deviation(matrix, inputs, outputs) * math.sqrt(outputs)
 
-        query = gain(spec.width, inner)
-        attention = (gain(spec.width, inner, value=True), gain(inner, spec.width, value=True))
-        mlp = (gain(spec.width, units), gain(units, spec.width)) if units else (1.0,)
+        query = gain("query", spec.width, inner)
+        attention = (gain("value", spec.width, inner), gain("output", inner, spec.width))
+        mlp = (gain("up", spec.width, units), gain("down", units, spec.width)) if units else (1.0,)
         gains = (query, *attention, *mlp)
         moderate = _GAINS[0] <= min(gains) and max(gains) <= _GAINS[1]
         # About how much of what the branches of a layer add its skips hold, for tokens of a size.

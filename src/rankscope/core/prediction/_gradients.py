@@ -20,7 +20,16 @@ from torch.nn.functional import pad
 
 from rankscope.arguments import Seed, checked
 from rankscope.core.checks import finite, real
-from rankscope.core.network import Block, Network, Spec, Stack, Visibility, activation, make_linear
+from rankscope.core.network import (
+    Block,
+    MatrixName,
+    Network,
+    Spec,
+    Stack,
+    Visibility,
+    activation,
+    make_linear,
+)
 from rankscope.core.prediction._arithmetic import Arithmetic
 from rankscope.core.prediction._draws import Coordinates, Course, Streams, Weights, triangular
 from rankscope.core.shapes import PerSample
@@ -51,7 +60,7 @@ class _FromStream(Function):
         parts, factor = ctx.parts, triangular(grad)
         parts.norms[f"{ctx.name}_gradient"] = torch.linalg.matrix_norm(known.mT @ grad)
         width, (seen, outputs) = parts.spec.width, matrix.shape[-2:]
-        deviation = parts.weights.deviation(width, outputs, value=ctx.name == "value")
+        deviation = parts.spec.init.deviation(ctx.name, width, outputs)
         beside = deviation * factor @ parts.weights.normal(factor.shape[-1], width - seen)
         return torch.cat((grad @ matrix.mT, beside), -1), None, None, None
 
@@ -60,10 +69,12 @@ class _IntoStream(Function):
     """``AW`` for W drawn on the directions A has; on the way back ``∂Wᵀ`` is in the others."""
 
     @staticmethod
-    def forward(ctx: Any, rows: Tensor, known: int, parts: "Differentiable", name: str) -> Tensor:
+    def forward(
+        ctx: Any, rows: Tensor, known: int, parts: "Differentiable", name: MatrixName
+    ) -> Tensor:
         basis, factor = torch.linalg.qr(rows.mT)
         inputs, directions = basis.shape[-2:]
-        matrix = parts.weights.into_stream(directions, inputs, known, value=name == "output")
+        matrix = parts.weights.into_stream(name, directions, inputs, known)
         ctx.save_for_backward(basis, factor, matrix)
         ctx.parts, ctx.name = parts, name
         out = factor.mT @ matrix
@@ -75,7 +86,7 @@ class _IntoStream(Function):
         parts, inputs, short = ctx.parts, basis.shape[-2], triangular(grad)
         parts.norms[f"{ctx.name}_gradient"] = torch.linalg.matrix_norm(factor @ grad)
         inside = grad[..., : matrix.shape[-1]] @ matrix.mT @ basis.mT
-        deviation = parts.weights.deviation(inputs, parts.spec.width, value=ctx.name == "output")
+        deviation = parts.spec.init.deviation(ctx.name, inputs, parts.spec.width)
         aside = deviation * short @ parts.weights.normal(short.shape[-1], inputs)
         return inside + aside - aside @ basis @ basis.mT, None, None, None
 
@@ -101,8 +112,8 @@ class Differentiable(Arithmetic[Ghosted]):
         return Ghosted(rows, rows.shape[-1]), torch.full(rows.shape[:1], torch.nan)
 
     def hidden(self, state: Ghosted) -> Ghosted:
-        def units(name: str) -> Tensor:
-            matrix = self.weights.from_stream(state.known, self.spec.mlp_width)
+        def units(name: MatrixName) -> Tensor:
+            matrix = self.weights.from_stream(name, state.known, self.spec.mlp_width)
             out: Tensor = _FromStream.apply(state.x, matrix, self, name)  # type: ignore[no-untyped-call]
             return out
 
@@ -111,9 +122,8 @@ class Differentiable(Arithmetic[Ghosted]):
         rows = phi(units("gate")) * up if self.spec.gated else phi(up)
         return Ghosted(rows, rows.shape[-1])
 
-    def into_stream(self, rows: Ghosted, known: int, *, value: bool) -> Ghosted:
-        name = "output" if value else "down"
-        out: Tensor = _IntoStream.apply(rows.x, known, self, name)  # type: ignore[no-untyped-call]
+    def into_stream(self, matrix: MatrixName, rows: Ghosted, known: int) -> Ghosted:
+        out: Tensor = _IntoStream.apply(rows.x, known, self, matrix)  # type: ignore[no-untyped-call]
         # As many new coordinates as A has directions, as far as there are any left.
         return Ghosted(out, min(self.spec.width, known + min(rows.x.shape[-2:])))
 

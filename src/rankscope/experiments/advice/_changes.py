@@ -63,7 +63,7 @@ def skips(spec: Spec, _tokens: int) -> Iterator[Change]:
         yield Change("skips added", with_skip(1.0), drawback)
         return
     if spec.norm != "none" and spec.norm_place == "post":
-        sums = _sums(spec)
+        sums = spec.sums
         for alpha, name in ((math.sqrt(sums), f"1/√{sums}"), (sums**0.25, f"1/{sums}^¼")):
             words = f"skip × {short(alpha)} (branches × {name})"
             yield Change(words, with_skip(alpha), f"each branch weighs {name} of the skip")
@@ -82,23 +82,31 @@ def weights(spec: Spec, _tokens: int) -> Iterator[Change]:
     A branch is a product of two matrices that scale it (values and outputs, or the MLP's two), so
     that weights times ``(2L)^−¼`` make branches of about ``1/√(2L)``; logits shrink as much.
     """
-    sums = _sums(spec)
+    sums = spec.sums
     factor = sums**-0.25
-    for by, words, much in (
-        (0.5, "weights × 0.5", "a quarter"),
-        (2.0, "weights × 2", "four times"),
-        (factor, f"weights × {short(factor)} (branches × 1/√{sums})", f"1/√{sums}"),
-    ):
-        init = network.Init(spec.init.kind, spec.init.scale * by)
+    scaled = [(0.5, "weights × 0.5", "a quarter"), (2.0, "weights × 2", "four times")]
+    if not spec.init.scales.get("output", 1.0) < 1.0:  # GPT-2 has it already
+        words = f"weights × {short(factor)} (branches × 1/√{sums})"
+        scaled.append((factor, words, f"1/√{sums}"))
+    for by, words, much in scaled:
         drawback = f"branches do about {much} as much at first"
-        yield Change(words, replace(spec, init=init), drawback)
+        yield Change(words, replace(spec, init=spec.init.times(by)), drawback)
     for name, words in _INITS.items():
         yield Change(words, replace(spec, init=name))
 
 
-def _sums(spec: Spec) -> int:
-    """How many branches are added to the stream, one after the other."""
-    return spec.layers * (2 if spec.mlp_width and not spec.parallel else 1)
+def embeddings(spec: Spec, _tokens: int) -> Iterator[Change]:
+    """Embeddings of unit variance, as √width makes those of Gemma, and ten times larger ones.
+
+    Under norms before each part, what the first layers add is large beside small embeddings.
+    """
+    if spec.norm == "none" or spec.norm_place == "post":  # a norm after the first sum undoes it
+        return
+    for scale in (1.0, 10 * spec.embedding_scale):
+        if scale > spec.embedding_scale:
+            drawback = "branches weigh less beside the embeddings at first"
+            words = f"embeddings of scale {short(scale)} instead of {short(spec.embedding_scale)}"
+            yield Change(words, replace(spec, embedding_scale=scale), drawback)
 
 
 def norms(spec: Spec, _tokens: int) -> Iterator[Change]:
@@ -188,7 +196,7 @@ def parallel_blocks(spec: Spec, _tokens: int) -> Iterator[Change]:
 
 
 ALTERNATIVES: Final[Sequence[Callable[[Spec, int], Iterator[Change]]]] = (
-    skips, weights, norms, masks, centering, positions, heads, mlps, parallel_blocks,
+    skips, weights, embeddings, norms, masks, centering, positions, heads, mlps, parallel_blocks,
 )  # fmt: skip
 
 
@@ -222,7 +230,8 @@ class Price:
     @classmethod
     def of(cls, before: Spec, after: Spec, tokens: int) -> "Price":
         """Of the way from one design to another, on so many tokens."""
-        names = [each.name for each in fields(before) if each.name != "init"]
+        drawn = ("init", "embedding_scale")
+        names = [each.name for each in fields(before) if each.name not in drawn]
         return cls(
             parameter_count(after) / parameter_count(before) - 1,
             context_share(after, tokens),
@@ -264,9 +273,10 @@ class Price:
 def _branch(spec: Spec) -> float:
     """How much values and outputs together lengthen a token, about."""
     inner, init = spec.heads * spec.head_width, spec.init
-    if init.is_orthogonal(value=True):
-        return init.scale**2
-    into, out = init.deviation(spec.width, inner), init.deviation(inner, spec.width)
+    into, out = (
+        init.deviation("value", spec.width, inner),
+        init.deviation("output", inner, spec.width),
+    )
     return into * out * math.sqrt(inner * spec.width)
 
 

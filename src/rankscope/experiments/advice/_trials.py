@@ -7,7 +7,7 @@ none: so it says what to mend, not what to build.
 """
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final, NamedTuple
 
@@ -29,6 +29,8 @@ from rankscope.streams import stream_seed
 
 LEAST_GAIN: Final = 0.1
 """Decades of shortfall that a change must take away to be worth telling: a factor of 1.26."""
+_NO_LESS: Final = 0.01
+"""Decades of the relative dispersion that a change may take away: what few draws cannot tell."""
 _DEVIATIONS: Final = 4.0
 """Standard errors by which what is measured may differ from what was predicted."""
 _BLURRED: Final = 1e-4
@@ -155,7 +157,7 @@ class Trial:
     @classmethod
     def of(cls, change: Change, subject: Subject, *, draws: int, seed: int) -> "Trial":
         """A design by prediction alone, on what a subject reads."""
-        x, token_mask = subject.x, subject.token_mask
+        x, token_mask = _input(change.spec, subject), subject.token_mask
         prediction = predict(
             change.spec, x, draws=draws, seed=seed, token_mask=token_mask, gradients=True
         )
@@ -165,11 +167,16 @@ class Trial:
 
     def measure(self, subject: Subject, *, networks: int, seed: int) -> "Trial":
         """The same design, with so many of its networks measured, too."""
-        spec, x, token_mask = self.change.spec, subject.x, subject.token_mask
+        spec, token_mask = self.change.spec, subject.token_mask
+        x = _input(spec, subject)
+        # A model is drawn as its library does.
+        twin = None if self.change.kind else subject.twin
         largest = float(self.values["token_norm"].nan_to_num(nan=torch.inf).amax())
         try:
             by_network = [
-                measured_values(spec, x, token_mask, seed=seed, number=number, largest=largest)
+                measured_values(
+                    spec, x, token_mask, seed=seed, number=number, largest=largest, twin=twin
+                )
                 for number in range(networks)
             ]
         except RankscopeError as error:
@@ -211,17 +218,33 @@ class Trial:
         return abs(float(measured.mean() - expected.mean())) <= LEAST_GAIN + _DEVIATIONS * spread
 
 
+def _input(spec: Spec, subject: Subject) -> Tensor:
+    """What a subject reads, with the embeddings that a design has instead of its own."""
+    scale = subject.network.spec.embedding_scale
+    return subject.x if spec.embedding_scale == scale else subject.x * spec.embedding_scale / scale
+
+
 def measured_values(
-    spec: Spec, x: Tensor, token_mask: Tensor | None, *, seed: int, number: int, largest: float
+    spec: Spec,
+    x: Tensor,
+    token_mask: Tensor | None,
+    *,
+    seed: int,
+    number: int,
+    largest: float,
+    twin: Callable[[int], Network] | None = None,
 ) -> dict[str, Float[Tensor, "layer sample"]]:
     """What ``predict`` tells of each layer, measured on one network, the ``number``-th of a seed.
 
-    ``largest`` is how large tokens are expected to become. Its weights have nothing in common with
-    what predictions of the same seed draw.
+    ``largest`` is how large tokens are expected to become; ``twin`` draws a network as a model's
+    library does. Its weights have nothing in common with what predictions of the same seed draw.
     """
     dtype = torch.float64 if largest > _LARGE else torch.float32
     drawn = stream_seed(seed, "advice", "network", number)
-    network = Network.random(spec, seed=drawn, dtype=dtype)
+    if twin is None:
+        network = Network.random(spec, seed=drawn, dtype=dtype)
+    else:
+        network = twin(drawn).to("cpu", dtype)
     traced = trace(network, x.to(dtype), metrics=_MEASURED, token_mask=token_mask).table
     values = {name: _by_layer(traced, name) for name in _MEASURED}
     apart = values["relative_dispersion"]
@@ -242,8 +265,12 @@ def _by_layer(table: pl.DataFrame, metric: str) -> Float[Tensor, "layer sample"]
 
 
 def helps(trial: Trial, original: Trial) -> bool:
-    """Whether every network of one falls short of less than any of the other, and enough less."""
-    return is_better(trial.spread, original.spread)
+    """Whether every network of one falls short of less than any of the other, and enough less.
+
+    What makes tokens more alike than they are is no help, whatever else it mends.
+    """
+    alike = trial.predicted.kept < original.predicted.kept - _NO_LESS
+    return is_better(trial.spread, original.spread) and not alike
 
 
 def is_better(one: Spread, other: Spread) -> bool:

@@ -321,7 +321,7 @@ def _subject(design: Any, x: Tensor | None, token_mask: Tensor | None, seed: int
     """The architecture, as a network of its own, and what it reads."""
     if x is None and token_mask is not None:
         raise InputError("token_mask says which tokens of x count; give x, too.")
-    title, network = "", design
+    title, network, twin = "", design, None
     if isinstance(design, Spec):
         network = Network.random(design, seed=seed)
     elif not isinstance(design, Network):
@@ -330,13 +330,19 @@ def _subject(design: Any, x: Tensor | None, token_mask: Tensor | None, seed: int
 
         loaded = design if isinstance(design, Loaded) else load(design, init=True, seed=seed)
         title, network = loaded.name, loaded.network
+
+        def twin(seed: int) -> Network:
+            return loaded.reinitialised(seed=seed).network
+
         if x is None:
             read, check = read_model(loaded, length=_LENGTH, seed=seed)
             refuse_unfit(title, check)
             x, token_mask = read.x, read.token_mask
     if x is None:
-        x, token_mask = embed(passages()[:1], network.spec.width, length=_LENGTH, seed=seed)
+        spec = network.spec
+        x, token_mask = embed(passages()[:1], spec.width, length=_LENGTH, seed=seed)
+        x = x * spec.embedding_scale
     if x.ndim == 2:
         x = x.unsqueeze(0)
         token_mask = token_mask if token_mask is None else token_mask.reshape(1, -1)
-    return kit.Subject(network, x, token_mask, title=title or repr(network.spec))
+    return kit.Subject(network, x, token_mask, title=title or repr(network.spec), twin=twin)

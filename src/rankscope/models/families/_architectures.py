@@ -3,6 +3,7 @@
 To add one, write its class and enter it in ``FAMILIES``.
 """
 
+import math
 from typing import Any, ClassVar
 
 from torch import Tensor, nn
@@ -10,7 +11,7 @@ from torch import Tensor, nn
 from rankscope.arguments import checked
 from rankscope.core import network
 from rankscope.core.masks import Causal, Mask, Window
-from rankscope.core.network import Described, Spec, View
+from rankscope.core.network import Described, Init, Spec, View
 from rankscope.errors import UnsupportedModelError
 from rankscope.models.families._family import (
     ColumnSlice,
@@ -131,6 +132,7 @@ class XLNet(Family):
             norm_place="post",
             norm_eps=config.layer_norm_eps,
             scores=Described("sinusoids of distances"),
+            embedding_scale=config.initializer_range,  # no norm follows its embeddings
         )
 
     def parts(self, layer: Original, body: Original, spec: Spec) -> Parts:
@@ -167,6 +169,7 @@ class GPT2(Family):
 
     def spec(self, config: Any) -> Spec:
         refuse(config, add_cross_attention=False, scale_attn_by_inverse_layer_idx=False)
+        deviation, into_stream = config.initializer_range, 1 / math.sqrt(2 * config.n_layer)
         return spec_of(
             config,
             mlp_width=config.n_inner or 4 * config.n_embd,
@@ -174,6 +177,8 @@ class GPT2(Family):
             norm_eps=config.layer_norm_epsilon,
             mask="causal",
             score_scale=None if config.scale_attn_weights else 1.0,
+            init=Init("normal", deviation, {"output": into_stream, "down": into_stream}),
+            embedding_scale=math.sqrt(2) * deviation,  # those of words and of positions
         )
 
     def parts(self, layer: Original, body: Original, spec: Spec) -> Parts:
@@ -301,6 +306,8 @@ class T5(Family):
             norm_eps=config.layer_norm_epsilon,
             bias=False,
             scores=Described("bias of distances"),
+            init=Init("lecun", config.initializer_factor, {"query": config.d_kv**-0.5}),
+            embedding_scale=config.initializer_factor,
         )
 
     def parts(self, layer: Original, body: Original, spec: Spec) -> Parts:

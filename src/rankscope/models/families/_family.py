@@ -125,6 +125,7 @@ def spec_of(
     mlp_width = config.intermediate_size if mlp_width is None else mlp_width
     known: dict[str, Any] = {"layers": config.num_hidden_layers, "width": width}
     known |= {"heads": config.num_attention_heads, "mlp_ratio": mlp_width / width}
+    known |= {"init": float(config.initializer_range)} if "init" not in fields else {}
     return Spec(**{**known, "activation": _ACTIVATIONS[theirs], **fields})
 
 
