@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from rankscope.core.masks import Causal, Explicit, Full, Window
-from rankscope.core.network import Init, Scores, Spec
+from rankscope.core.network import Init, Network, Scores, Spec
 from rankscope.errors import KindError, SpecError
 
 EYE, LOWER = torch.eye(3).bool(), torch.ones(3, 3).tril().bool()
@@ -116,6 +116,7 @@ CHANGED = {
     "scores": Own(),
     "score_scale": 0.25,
     "init": Init("lecun"),
+    "embedding_scale": 0.5,
 }
 
 
@@ -285,6 +286,8 @@ WRONG = [
     ("init", -0.1, SpecError),
     ("init", [0.02], KindError),
     ("init", None, KindError),
+    ("embedding_scale", -1.0, SpecError),
+    ("embedding_scale", NAN, SpecError),
 ]
 
 
@@ -341,11 +344,13 @@ def test_pure_attention_is_attention_alone():
 def test_a_spec_in_words():
     assert Spec(1, 2, 8).describe() == (
         "1 layer, width 8, 2 heads of width 4, full mask, layer norm before each part, skips, "
-        "MLPs of 32 gelu units, biases, init normal(0.02)"
+        "MLPs of 32 gelu units, biases, weights of standard deviation 0.02, embeddings of scale "
+        "0.02"
     )
     assert Spec.pure_attention(3, 1, 8, scores=Own(), score_scale=0.5, mask=EYE).describe() == (
         f"3 layers, width 8, 1 head of width 8, {Own()} scores, logits times 0.5, "
-        "explicit(3 tokens) mask, no norm, no skips, no MLPs, biases, init normal(0.02)"
+        "explicit(3 tokens) mask, no norm, no skips, no MLPs, biases, weights of standard "
+        "deviation 0.02, embeddings of scale 1"
     )
 
 
@@ -372,3 +377,46 @@ def test_fields_are_those_of_a_frozen_value():
         Spec(2, 2)
     assert Spec.norm == "layer"  # what a field is if it is not given
     assert copy.deepcopy(spec) == pickle.loads(pickle.dumps(spec)) == spec
+
+
+def test_libraries_initialise_as_they_do():
+    assert Spec(3, 2, 8, init="bert").init == Init("normal", 0.02)
+    gpt2 = Spec(8, 2, 8, init="gpt2").init  # sixteen branches
+    assert gpt2 == Init("normal", 0.02, {"output": 0.25, "down": 0.25})
+    assert Spec(8, 2, 8, init="gpt2", parallel=True).init.scales["down"] == pytest.approx(8**-0.5)
+    assert Spec(2, 2, 8, init="t5").init == Init("lecun", 1.0, {"query": 0.5})
+
+
+def test_embeddings_are_those_of_designs_like_this_one():
+    assert Spec(2, 2, 8).embedding_scale == 0.02  # GPT-2, Llama
+    assert Spec(2, 2, 8, norm_place="post").embedding_scale == 1.0  # BERT's have a norm
+    assert Spec(2, 2, 8, init="t5").embedding_scale == 1.0
+    assert Spec(2, 2, 8, norm="none").embedding_scale == 1.0
+    assert Spec(2, 2, 8, norm_place="both", init=0.5).embedding_scale == 0.5
+    kept = dataclasses.replace(Spec(2, 2, 8), norm_place="post")  # other blocks, same embeddings
+    assert kept.embedding_scale == 0.02
+    assert repr(kept) == "Spec(2, 2, 8, norm_place='post', embedding_scale=0.02)"
+
+
+def test_factors_of_single_matrices():
+    init = Init("normal", 2.0, {"down": 0.5, "query": 1.0, "key": 3})
+    assert init.scales == {"key": 3.0, "down": 0.5}
+    assert hash(init) == hash(Init("normal", 2, {"key": 3, "down": 0.5}))
+    assert init.deviation("down", 4, 4) == 1.0
+    assert init.times(2.0).deviation("key", 4, 4) == 12.0
+    assert str(init) == "weights of standard deviation 2, key × 3, down × 0.5"
+    assert eval(repr(init)) == init
+    for wrong, message in (({"up": -1}, "up"), ({"side": 1}, "side"), ([1], "no mapping")):
+        with pytest.raises((SpecError, KindError), match=message):
+            Init("normal", 1.0, wrong)
+
+
+@pytest.mark.parametrize("kind", ["normal", "xavier", "lecun", "orthogonal"])
+def test_matrices_are_drawn_with_the_deviation_told(kind):
+    init = Init(kind, 0.5, {"output": 0.25})
+    spec = Spec(1, 2, 64, init=init, head_width=48)
+    block = Network.random(spec).blocks[0]
+    for matrix, stored in {"output": block.attention.output, "up": block.mlp.up}.items():
+        outputs, inputs = stored.weight.shape
+        expected = init.deviation(matrix, inputs, outputs)
+        assert float(stored.weight.detach().std()) == pytest.approx(expected, rel=0.05)

@@ -103,7 +103,7 @@ def test_uniform_attention_leaves_the_mean(limit):
     rows = compress(coordinates(x[None])).expand(200, -1, -1)
     mixed, entropy = layer.attention(rows)
     assert torch.allclose(entropy, torch.tensor(math.log(5), dtype=torch.float64))
-    out = layer.into_stream(mixed, rows.shape[-1], value=True)
+    out = layer.into_stream("output", mixed, rows.shape[-1])
     mean = x.mean(0)
     expect(gram(out), 0.1**4 * 64 * 64 * float(mean @ mean) * torch.ones(5, 5))
     found = predict(spec, x, draws=3).values["log10_relative_dispersion"]
@@ -116,7 +116,7 @@ def test_tokens_that_see_only_themselves_keep_their_kernel():
     x = tokens(5, 64)
     rows = compress(coordinates(x[None])).expand(400, -1, -1)
     layer = parts(spec, 400)
-    out = layer.into_stream(layer.attention(rows)[0], rows.shape[-1], value=True)
+    out = layer.into_stream("output", layer.attention(rows)[0], rows.shape[-1])
     expect(gram(out), 0.1**4 * 64 * 64 * gram(x))
 
 

@@ -97,7 +97,7 @@ def test_a_change_that_does_not_apply_is_not_offered(spec, words) -> None:
 def test_a_change_knows_its_kind() -> None:
     kinds = {each.words: each.kind for each in changes(PLAIN, 16)}
     assert (kinds["skip × 1.41"], kinds["causal mask"]) == ("skips", "masks")
-    assert len(set(kinds.values())) == 9
+    assert len(set(kinds.values())) == 10
 
 
 def test_windows_are_for_sequences_that_are_longer() -> None:

@@ -22,7 +22,8 @@ from rankscope.core.network._content_scores import GaussianKernelScores as Gauss
 from rankscope.core.network._content_scores import LinformerScores as LinformerScores
 from rankscope.core.network._content_scores import log_positive_feature as log_positive_feature
 from rankscope.core.network._content_scores import sparsemax as sparsemax
-from rankscope.core.network._fields import Init, MatrixName
+from rankscope.core.network._fields import Init
+from rankscope.core.network._fields import MatrixName as MatrixName
 from rankscope.core.network._network import Network
 from rankscope.core.network._network import drawable as drawable
 from rankscope.core.network._norms import NORMS as NORMS

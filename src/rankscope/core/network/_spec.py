@@ -160,6 +160,9 @@ MLPs of 32 gelu units, biases, weights of standard deviation 0.02, embeddings of
         plain = Spec(self.layers, self.heads, self.width, head_width=self.head_width)
         named = [f.name for f in fields(self)[3:]]
         changed = {n: getattr(self, n) for n in named if getattr(self, n) != getattr(plain, n)}
+        changed.pop("embedding_scale", None)  # that of the plain spec is about another design
+        if self.embedding_scale != self._usual_embedding_scale:
+            changed["embedding_scale"] = self.embedding_scale
         if self.head_width * self.heads != self.width:
             changed = {"head_width": self.head_width, **changed}
         shape = f"{self.layers}, {self.heads}, {self.width}"
@@ -225,19 +228,22 @@ MLPs of 32 gelu units, biases, weights of standard deviation 0.02, embeddings of
         self._settle(skip=mlp, attention_skip=differ, mlp_skip=None)
 
     def _settle_init(self) -> None:
-        """What a library is named for, and embeddings as designs of this kind have them.
-
-        Where the blocks begin with a norm, or leave the stream as it is, embeddings are drawn like
-        the other weights; under norms after the sum, and in designs of theory, they have unit
-        variance, as after BERT's LayerNorm.
-        """
+        """What a library is named for, and embeddings as designs of this kind have them."""
         if isinstance(self.init, str):
             named = check.library_init(self.init, sums=self.sums, head_width=self.head_width)
             self._settle(init=named)
         if self.embedding_scale is None:
-            plain = self.norm == "none" or self.norm_place == "post"
-            drawn = self.init.kind == "normal" and not plain
-            self._settle(embedding_scale=self.init.scale if drawn else 1.0)
+            self._settle(embedding_scale=self._usual_embedding_scale)
+
+    @property
+    def _usual_embedding_scale(self) -> float:
+        """That of designs such as this one.
+
+        Where no norm comes after the sums, embeddings are drawn like the other weights; where one
+        does, and in designs of theory, they have unit variance, as after BERT's LayerNorm.
+        """
+        bounded = self.norm == "none" or self.norm_place == "post"
+        return self.init.scale if self.init.kind == "normal" and not bounded else 1.0
 
     def _settle_masks(self) -> None:
         """One mask for all layers, or the first layer's and, where they differ, one for each."""
