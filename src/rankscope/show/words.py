@@ -113,6 +113,9 @@ def _describe_tokens(outcome: "Outcome") -> str:
         "chaos": ("Chaos, tokens move apart", ""),
     }[outcome.kind]
     way = f"goes from {start} to {end}" if start != end else f"stays near {start}"
+    halved = outcome.figures["last"] - outcome.figures["first"] < math.log10(0.5)
+    if outcome.kind == "tokens kept apart" and halved:
+        opening = "Tokens become more alike, but do not collapse"
     return f"{opening}: the tokens' relative dispersion {way} over {layers}{fall}."
 
 

@@ -122,6 +122,11 @@ class Spec:
         return self.layers * (2 if self.mlp_width and not self.parallel else 1)
 
     @property
+    def initialised(self) -> str:
+        """How weights and embeddings are drawn, in words."""
+        return f"{self.init}, embeddings of scale {self.embedding_scale:.3g}"
+
+    @property
     def masks(self) -> tuple[Mask, ...]:
         """The mask of each layer."""
         return (self.mask,) * self.layers if self.layer_masks is None else self.layer_masks
@@ -276,7 +281,7 @@ def _in_words(spec: Spec) -> Iterator[str]:
     yield _skip_words(spec)
     yield _mlp_words(spec)
     yield "biases" if spec.bias else "no biases"
-    yield f"{spec.init}, embeddings of scale {spec.embedding_scale:g}"
+    yield spec.initialised
 
 
 def _attention_words(spec: Spec) -> Iterator[str]:

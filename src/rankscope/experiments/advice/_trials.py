@@ -314,6 +314,7 @@ def sentences(
         f"As it is, tokens keep {power_of_ten(original.predicted.kept)} of their relative "
         f"dispersion over {plural(original.change.spec.layers, 'layer')}; {reasons}."
     )
+    yield f"It is initialised with {original.change.spec.initialised}."
     if not helping and not others:
         yield "By these limits nothing is missing, so that no change was tried."
     elif not helping:

@@ -93,6 +93,8 @@ def run(config: Config, on_step: kit.OnStep) -> kit.Result:
     shown += [metric for metric in GRADIENTS if metric in found.metrics]
     parts = {"predicted": found.table}
     sentences = [*map(str, found.verdict), _side(config, spec)]
+    if not is_model:
+        sentences.append(f"It is initialised with {spec.initialised}.")
     labels = ["predicted"] * len(sentences)
     try:
         measured = counterpart(
@@ -202,11 +204,9 @@ def _comparison(
         init, model = found.spec.init, "the model itself, whose weights are no such draw"
         if config.subject.about.get("origin") == "random":
             model = "the model as its library initialises it"
-        deviation = f"normal weights of standard deviation {short(init.scale)}"
         yield (
-            "What is predicted is the architecture at initialisation, "
-            f"{deviation if init.kind == 'normal' else f'{init.kind} weights'}; "
-            f"what is measured is {model}."
+            f"What is predicted is the architecture at initialisation, {init}; what is measured is "
+            f"{model}."
         )
     of = "layers and samples" if len(config.subject.x) > 1 else "layers"
     each = ", ".join(f"{what} at {some} of {all_}" for what, (some, all_) in counts.items() if all_)
