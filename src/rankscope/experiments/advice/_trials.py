@@ -314,7 +314,6 @@ def sentences(
         f"As it is, tokens keep {power_of_ten(original.predicted.kept)} of their relative "
         f"dispersion over {plural(original.change.spec.layers, 'layer')}; {reasons}."
     )
-    yield f"It is initialised with {original.change.spec.initialised}."
     if not helping and not others:
         yield "By these limits nothing is missing, so that no change was tried."
     elif not helping:
@@ -325,6 +324,7 @@ def sentences(
         if trial.measured or trial.failure:
             yield f"{lead}: {_advice(trial, original)}"
             lead = "Next"
+    yield f"The design as it is starts with {original.change.spec.initialised}."
     yield (
         f"The shortfall adds up, in decades, by how much random networks break these limits: "
         f"{'; '.join(each.limit for each in CRITERIA)}. A change helps if all {draws} draws of it "
