@@ -67,8 +67,9 @@ class Finding:
 
     ``rule`` says with its thresholds when it counts as found. ``figure`` is the number the rule was
     asked about, ``layer`` where it was found or came closest, and ``part`` what is to blame. Of
-    ``samples`` it was found in ``found_in``. ``cause`` says what about the weights or the design
-    makes it so, with the module's path; ``remedy`` what was tried against it and what that gave.
+    ``samples`` it was found in ``found_in``. ``module`` is the weight to blame, by its path in
+    the original model; ``cause`` says what about it or about the design makes it so, ``remedy``
+    what was tried against it and what that gave.
     """
 
     kind: str
@@ -80,6 +81,7 @@ class Finding:
     part: str = ""
     found_in: int = 0
     samples: int = 0
+    module: str = ""
     cause: str = ""
     remedy: str = ""
 

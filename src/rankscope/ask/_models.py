@@ -3,8 +3,9 @@
 Transformers is imported here, which takes seconds, so that nothing else in this package does.
 """
 
-from collections.abc import Container, Sequence
+from collections.abc import Callable, Container, Sequence
 from dataclasses import dataclass, fields, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Final, Protocol
 
@@ -13,7 +14,7 @@ from torch import nn
 from torch.nn.utils.rnn import pad_sequence
 
 from rankscope.arguments import checked
-from rankscope.ask._subject import Subject, refuse_unfit
+from rankscope.ask._subject import Origin, Subject, refuse_unfit
 from rankscope.ask._words import LENGTH
 from rankscope.core.checks import whole
 from rankscope.core.tracing import Provenance
@@ -84,6 +85,7 @@ def model_subject(
     state = ", at initialisation" if drawn else f", {origin}" if origin else ""
     spec, name = loaded.network.spec, loaded.name.removesuffix(" at initialisation")
     shape = f"{loaded.family.name}, {spec.layers} layers, {spec.heads} heads"
+    reading = partial(read_model, texts=texts, ids=ids, length=length, samples=samples, seed=seed)
     return Subject(
         loaded.network,
         read.x,
@@ -94,6 +96,28 @@ def model_subject(
         batch_size=batch_size,
         check=check,
         twin=lambda seed: loaded.reinitialised(seed=seed).network,
+        origin=_origin(loaded, reading, source if named else None),
+    )
+
+
+def _origin(
+    loaded: Loaded, reading: Callable[[Loaded], tuple[BlockInput, InputCheck]], source: Any
+) -> Origin:
+    """A loaded model as what a subject came from, with how it reads the same input again."""
+
+    def fresh(seed: int) -> Subject:
+        drawn = loaded.reinitialised(seed=seed)
+        read, _ = reading(drawn)
+        origin = _origin(drawn, reading, None)
+        return Subject(drawn.network, read.x, read.token_mask, origin=origin)
+
+    folder = None if source is None else Path(source).expanduser()
+    return Origin(
+        model=loaded.original,
+        fresh=fresh,
+        read=lambda: reading(loaded)[0].x,
+        save=loaded.save,
+        folder=folder if folder is not None and folder.is_dir() else None,
     )
 
 

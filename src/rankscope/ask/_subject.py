@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache, partial
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -26,6 +27,23 @@ _SAN = {"skip", "mlp", "norm"}
 """The parts without which a transformer is attention alone."""
 _PAIRS_AT_ONCE = 2**25
 """Attention weights of a layer, of which scaled arithmetic keeps several float64 copies."""
+
+
+@dataclass(frozen=True)
+class Origin:
+    """The model whose weights a network shares, where the network was made of one.
+
+    ``model`` has the names of all weights. ``fresh`` is the same architecture, embeddings and all,
+    with weights drawn as its family draws them, on the same input. ``read`` is the blocks' input,
+    read again with the embeddings that the model has now, and ``save`` writes a checkpoint of the
+    weights it has now into a folder. ``folder`` is where the model came from, if from a folder.
+    """
+
+    model: nn.Module
+    fresh: Callable[[int], "Subject"]
+    read: Callable[[], Tensor]
+    save: Callable[[Path], None]
+    folder: Path | None = None
 
 
 @checked
@@ -52,6 +70,8 @@ class Subject:
     family draws them; unless given, as the spec says."""
     left_out: tuple[str, ...] = ()
     """Parts of the network that ``without`` took away."""
+    origin: Origin | None = None
+    """The model that the network was made of, unless it is nothing but a network."""
 
     def __post_init__(self) -> None:
         real(self.x, name="x", axes="(batch, token, feature)", least=2)

@@ -28,10 +28,10 @@ def test_steps_add_up_and_every_kind_is_judged(name: str) -> None:
     change = (measured.residual[-1] / measured.residual[0]).log10()
     torch.testing.assert_close(total, change, atol=2e-5, rtol=0.0)
     found, _ = judge(subject, measured, lambda _: None)
-    assert len(found) == 6
+    assert len(found) == 10
 
 
 def test_every_chapter_is_there_for_a_model_with_a_score_of_its_own() -> None:
     found = run(Config(subject_of("llama")), lambda _: None)
     left_out = [part.title for part in found.parts if "Left out:" in " ".join(part.sentences)]
-    assert (left_out, len(found.parts)) == ([], 8)
+    assert (left_out, len(found.parts)) == ([], 10)

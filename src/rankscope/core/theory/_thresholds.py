@@ -58,6 +58,26 @@ DECIDING_SAMPLES: Final = 0.5
 """Part of the samples that decides a diagnosis."""
 SURE_NETWORKS: Final = 0.9
 """Part of the networks drawn that has to agree: with less, the 10 to 90 % band straddles."""
+DEAD_SUBLAYER: Final = 0.01
+"""What differs from token to token in the output of attention, an MLP or a norm, over the same in
+the other layers and in the untrained twin, below which it counts as dead."""
+DOMINANT_SUBLAYER: Final = 10.0
+"""Size of the output over that in the other layers and in the untrained twin, above which it counts
+as dominating."""
+NARROW_SUBLAYER: Final = 0.1
+"""Directions of a matrix that an output passes through over those in the other layers and in the
+untrained twin, below which it counts as narrow."""
+NARROW_DIRECTIONS: Final = 4.0
+"""Directions from which on no matrix counts so."""
+ALIKE_TEXTS: Final = 0.01
+"""Relative dispersion of whole texts under which they count as alike: a hundredth of their size, a
+mean cosine of 0.9999."""
+SHRUNK_TEXTS: Final = 0.1
+"""The same, as a part of that of the untrained twin, from which on a collapse is under way."""
+LEAST_TEXTS: Final = 4
+"""Texts below which nothing is said about what they have in common."""
+EQUAL_ROWS: Final = 1e-3
+"""Relative dispersion of the rows of an embedding table under which words count as equal."""
 REMEDY_FACTOR: Final = 1.5
 """By how much the lowest residual must be larger for a change to be told."""
 BLAMED_DECADES: Final = 0.005

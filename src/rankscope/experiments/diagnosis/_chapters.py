@@ -313,6 +313,58 @@ def similarity_rows(subject: kit.Subject, most_lost: int) -> pl.DataFrame:
     )
 
 
+def text_part(measured: Measured, twin: Measured | None) -> Part:
+    """How far whole texts lie apart, by layer, beside the untrained twin and unrelated vectors."""
+    count = measured.views.shape[-1]
+    if count < thresholds.LEAST_TEXTS:
+        why = f"It takes {thresholds.LEAST_TEXTS} texts, and there are {count}."
+        return Part("Between texts", (f"Cannot be told: {why}",))
+    mine = measure.between_texts(measured.views)
+    fresh = None if twin is None else measure.between_texts(twin.views)
+    rows = []
+    for at, view in enumerate(measure.VIEWS):
+        entries = [float(mine[name][-1, at]) for name in mine]
+        drawn = None if fresh is None else float(fresh["relative_dispersion"][-1, at])
+        rows.append((view, *entries, drawn))
+    return Part(
+        "Between texts",
+        (
+            f"What stands for each of {plural(count, 'text')}, held against the others: where "
+            "these are alike, all texts have one embedding, however different their tokens are.",
+        ),
+        (
+            Listing(
+                "After the last layer",
+                (
+                    *("what stands for a text", "relative dispersion", "mean cosine"),
+                    *("effective rank", "relative dispersion, untrained twin"),
+                ),
+                tuple(rows),
+                "A first token that sees itself alone is the same in all texts that begin alike.",
+            ),
+        ),
+        (
+            Drawing(
+                "by_layer",
+                "By what stands for a text, beside the untrained twin and vectors drawn "
+                "independently of each other.",
+                options={"metrics": ["relative_dispersion", "mean_cosine", "effective_rank"]},
+                only={"part": (measure.TEXTS,)},
+                title="How far texts lie apart",
+            ),
+            Drawing(
+                "layer_map",
+                "Singular values of the matrix of all texts' means, as parts of their sum. A layer "
+                "that darkens quickly from the top down has few directions left.",
+                "singular_value_share",
+                {"along": "index"},
+                {"part": (measure.TEXT_SPECTRUM,)},
+                title="Singular values over the texts",
+            ),
+        ),
+    )
+
+
 def spectrum_part(measured: Measured) -> Part:
     """Layer × singular value, and four figures by layer."""
     values = measured.values.nanquantile(0.5, dim=-1)  # layer, value

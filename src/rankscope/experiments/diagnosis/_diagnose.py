@@ -2,18 +2,29 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any, Final
 
 import polars as pl
 import torch
 
 from rankscope import tables
+from rankscope.core.network import Visibility
 from rankscope.core.tracing import refuse_broken
 from rankscope.errors import RankscopeError
 from rankscope.experiments import kit, variants
 from rankscope.experiments.diagnosis import _chapters as chapters
 from rankscope.experiments.diagnosis import _references as references
-from rankscope.experiments.diagnosis._measure import STATES, Measured, masks, measure, rows
+from rankscope.experiments.diagnosis._answers import explain, repair_part, why_part
+from rankscope.experiments.diagnosis._measure import (
+    STATES,
+    Measured,
+    masks,
+    measure,
+    rows,
+    text_rows,
+)
+from rankscope.experiments.diagnosis._repairs import Mended, mend
 from rankscope.experiments.diagnosis._rules import RULES, Evidence, Loss
 from rankscope.experiments.questions import advise, bounds, deep, paths
 from rankscope.numerals import duration, plural, power_of_ten, sentence_case, short
@@ -37,9 +48,9 @@ def diagnose_subject(
 ) -> dict[str, Any]:
     """Measure, judge, and put into words: the fields of a ``Result``."""
     on_pass, on_context, on_reference, on_ablation, *on_others = kit.parts(
-        on_step, 4, 3, 3, 3, 3, 2, 4, 6, 2
+        on_step, 4, 3, 3, 3, 3, 2, 4, 6, 2, 4
     )
-    on_paths, on_core, on_bounds, on_advice, on_remedies = on_others
+    on_paths, on_core, on_bounds, on_advice, on_remedies, on_mend = on_others
     refuse_broken(subject.network, list(subject.network.blocks))
     subject, warnings = references.usable(subject)
     measured = measure(subject, on_pass)
@@ -56,7 +67,11 @@ def diagnose_subject(
             "warnings": warnings,
         }
     few = references.first_samples(subject, _FEW)
-    findings, loss = judge(few, measured, on_context)
+    twin = references.untrained(subject, seed)
+    fresh = None if twin is None else measured_of(twin)
+    findings, loss = judge(few, measured, on_context, fresh)
+    mended = _mend(subject, twin, measured.of_samples(torch.arange(len(few.x))), fresh, on_mend)
+    findings = tuple(explain(finding, mended) for finding in findings)
     reference, missing = references.random_networks(few, seed, on_reference)
     ablations = chapters.trace_ablations(few, lacking, on_ablation)
     asked = [
@@ -74,6 +89,7 @@ def diagnose_subject(
     table = tables.stack(
         [
             rows(measured),
+            *text_rows(measured, fresh),
             _named_for(reference.with_columns(pl.lit(STATES).alias("part")), few, subject),
             _named_for(ablations, few, subject),
             chapters.similarity_rows(subject, loss.layer),
@@ -82,6 +98,8 @@ def diagnose_subject(
     )
     twice = references.repeated_last(few)
     parts = (
+        *filter(None, [why_part(mended), repair_part(mended)]),
+        chapters.text_part(measured, fresh),
         chapters.layer_part(measured, loss, missing, ablations),
         chapters.mixing_part(measured, asked[0][1], twice, _labels(subject)),
         chapters.spectrum_part(measured),
@@ -118,12 +136,65 @@ def _named_for(table: pl.DataFrame, few: kit.Subject, subject: kit.Subject) -> p
     )
 
 
+def examine(subject: kit.Subject, seed: int = 0) -> Mended:
+    """The cheap half of a diagnosis: figures, rules, causes and repairs, on a few samples.
+
+    Width collapse, which needs the network to read less, is not asked about.
+    """
+    twin, measured = references.untrained(subject, seed), measured_of(subject)
+    fresh = None if twin is None else measured_of(twin)
+    return _mend(subject, twin, measured, fresh, kit.silent)
+
+
+def _mend(
+    subject: kit.Subject,
+    twin: kit.Subject | None,
+    measured: Measured,
+    fresh: Measured | None,
+    on_step: kit.OnStep,
+) -> Mended:
+    """What is to blame for what the rules find, and what mends it; figures are of few samples."""
+    judge_one = partial(_quick, subject, fresh)
+    return mend(subject, twin, measured, fresh, judge_one, _first, on_step)
+
+
+def measured_of(subject: kit.Subject) -> Measured:
+    """What a diagnosis measures on its first samples."""
+    return measure(_first(subject), kit.silent)
+
+
+def _first(subject: kit.Subject) -> kit.Subject:
+    return references.first_samples(references.usable(subject)[0], _FEW)
+
+
+def _quick(subject: kit.Subject, twin: Measured | None, measured: Measured) -> tuple[Finding, ...]:
+    """Every rule that asks nothing of shorter texts."""
+    nothing = torch.full_like(measured.tokens, torch.nan, dtype=torch.float64)
+    evidence = _evidence(subject, measured, nothing, "shorter texts were not read", twin)
+    return tuple(rule.finding(evidence) for rule in RULES)
+
+
+def _evidence(
+    subject: kit.Subject,
+    measured: Measured,
+    exponents: torch.Tensor,
+    why_not: str,
+    twin: Measured | None,
+) -> Evidence:
+    tokens, device = subject.x.shape[1], subject.x.device
+    masks = set(subject.network.spec.masks)
+    seen = [Visibility.of(mask, tokens, None, device) for mask in masks]
+    causal = all(bool((each.uniform(torch.float64)[..., 0, 0] == 1).all()) for each in seen)
+    epsilon = torch.finfo(subject.x.dtype).eps
+    return Evidence(measured, exponents, why_not, epsilon, twin, causal)
+
+
 def judge(
-    few: kit.Subject, measured: Measured, on_step: kit.OnStep
+    few: kit.Subject, measured: Measured, on_step: kit.OnStep, twin: Measured | None = None
 ) -> tuple[tuple[Finding, ...], Loss]:
     """Every kind of collapse, by its rule, and where most is lost.
 
-    ``few`` are the samples of which less is read, too.
+    ``few`` are the samples of which less is read, too; ``twin`` is of the untrained twin.
     """
     least = references.LEAST_TOKENS
     why_not = f"the texts have fewer than {least} tokens, or their tokens are alike"
@@ -132,7 +203,7 @@ def judge(
     except RankscopeError as error:  # a mask may be for one length alone
         exponents = torch.full((len(few.x),), torch.nan)
         why_not = str(error).rstrip(".")
-    evidence = Evidence(measured, exponents, why_not, torch.finfo(few.x.dtype).eps)
+    evidence = _evidence(few, measured, exponents, why_not, twin)
     return tuple(rule.finding(evidence) for rule in RULES), evidence.loss
 
 
@@ -201,7 +272,7 @@ def _without_remedy(news: Sequence[Finding], tried: Sequence[Listing]) -> str:
             f"With {change}, these weights raise the lowest residual from {figures}; a model that "
             "works needs training with it."
         )
-    return "No repair was tried; changes of the design are on the page."
+    return "No repair that was tried on these weights helps; changes of the design are on the page."
 
 
 def _labels(subject: kit.Subject) -> list[str]:

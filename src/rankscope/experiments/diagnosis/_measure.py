@@ -4,10 +4,11 @@ The state before a stage is the state after the one before it, so that changes o
 to the change over the whole network.
 """
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, fields
 from functools import partial
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, cast
 
 import polars as pl
 import torch
@@ -19,17 +20,22 @@ from rankscope.ask import MOST_TOKENS_CUBED
 from rankscope.core import metrics
 from rankscope.core.batches import Batch
 from rankscope.core.checks import valid_mask
-from rankscope.core.network import Attention, Network, Visibility
+from rankscope.core.network import MLP, Attention, Block, Network, Visibility
 from rankscope.core.theory import thresholds
 from rankscope.errors import InputError
 from rankscope.experiments import kit
+from rankscope.experiments.diagnosis._causes import directions
+from rankscope.streams import stream
 
 PARTS = ("attention", "MLP", "norm")
 MOST_VALUES = 64
 """Singular values and tokens of a layer that are kept, the first ones."""
 THIS = "this model"
 STATES, STEPS, HEADS, SPECTRUM, TOKENS = "states", "steps", "heads", "spectrum", "tokens"
+SUBLAYERS, TEXTS, TEXT_SPECTRUM = "sublayers", "texts", "spectrum of texts"
 """Values of the column ``part``: each is drawn on its own."""
+VIEWS: Final = ("mean", "first token", "last token")
+"""What stands for a whole text: the mean of its tokens, or one of them."""
 _TINY: Final = 1e-300
 _SHOWN: Final = 0.005
 """Part of a residual by which another one has to differ to show in two digits."""
@@ -51,25 +57,26 @@ def masks(batch: Batch) -> tuple[Tensor, Tensor]:
 class Stage(NamedTuple):
     """One part at work: the state before it and after it.
 
-    ``alone`` is the part's own output, which would be the state after it without the skip; None
-    where there is no skip, as around a norm after the sum. A norm before or inside a branch
-    belongs to the branch.
+    ``alone`` is the part's own output, which is the state after it where there is no skip, as
+    around a norm after the sum. A norm before or inside a branch belongs to the branch.
     """
 
     part: str
     before: Tensor
     after: Tensor
-    alone: Tensor | None = None
+    alone: Tensor
+    skipped: bool
 
 
 class LayerRun(NamedTuple):
-    """A block at work: its stages, its attention matrices, and which pairs of tokens see another.
+    """A block at work: its stages, its attention and the logits of it, and what tokens see.
 
     ``layer`` counts from 1, as states do: 0 is the input. ``state`` is the block's output.
     """
 
     layer: int
     stages: list[Stage]
+    logits: Tensor
     pattern: Tensor
     visibility: Visibility
     state: Tensor
@@ -81,23 +88,26 @@ def walk(network: Network, x: Tensor, token_mask: Tensor | None) -> Iterator[Lay
     sighted = network.sighted_blocks(x.shape[1], token_mask)
     for layer, (block, visibility) in enumerate(sighted, start=1):
         x = x.to(block.device)
-        pattern, stages = None, []
+        logits, pattern, stages = None, None, []
         for step in block.steps:
             given, total = x, step.skip * x  # what the sum is so far
             for branch in step.branches:  # those side by side one after the other, attention first
                 part = "attention" if isinstance(branch.part, Attention) else "MLP"
                 if isinstance(branch.part, Attention):
-                    pattern = branch.part.pattern(branch.before(given), visibility)
+                    logits = branch.part.logits(branch.before(given), visibility)
+                    pattern = branch.part.scores.weights(logits, visibility)
                 out = branch(given, visibility)
                 total = total + out
-                stages.append(Stage(part, x, total, out if step.skip else None))
+                stages.append(Stage(part, x, total, out, bool(step.skip)))
                 x = total
             if not isinstance(step.after, nn.Identity):
-                stages.append(Stage("norm", x, step.after(x)))
-                x = stages[-1].after
+                out = step.after(x)
+                stages.append(Stage("norm", x, out, out, False))
+                x = out
         assert pattern is not None  # every block has attention
+        assert logits is not None
         _refuse_overflow(x, token_mask, layer)
-        yield LayerRun(layer, stages, pattern, visibility, x)
+        yield LayerRun(layer, stages, logits, pattern, visibility, x)
 
 
 def _refuse_overflow(x: Tensor, token_mask: Tensor | None, layer: int) -> None:
@@ -222,6 +232,13 @@ def head_figures(
     return {name: values.double().cpu() for name, values in found.items()}
 
 
+def _common(x: Tensor, counted: Tensor) -> Tensor:
+    """The tokens that count and are not many times as long as the median one."""
+    lengths = torch.where(counted, x.double().norm(dim=-1), torch.nan)
+    typical = lengths.nanquantile(0.5, dim=-1, keepdim=True)
+    return counted & ~(lengths > thresholds.GIANT_NORM * typical)
+
+
 def _state_figures(x: Tensor, counted: Tensor) -> tuple[dict[str, Tensor], Tensor]:
     """Figures of each sample, and its singular values over their sum (value, sample).
 
@@ -229,9 +246,7 @@ def _state_figures(x: Tensor, counted: Tensor) -> tuple[dict[str, Tensor], Tenso
     ("massive activations") make up nearly all of a state's norm, and whatever becomes of the others
     does not show in it: the common residual is without them.
     """
-    lengths = torch.where(counted, x.double().norm(dim=-1), torch.nan)
-    typical = lengths.nanquantile(0.5, dim=-1, keepdim=True)
-    common = counted & ~(lengths > thresholds.GIANT_NORM * typical)
+    common = _common(x, counted)
     apart = metrics.deviations(x, token_mask=counted)
     spectrum = metrics.spectra(x, token_mask=counted)
     found = {
@@ -265,10 +280,93 @@ def _step_figures(stages: Sequence[Stage], counted: Tensor) -> tuple[dict[str, T
     for stage in stages:
         after = log10(stage.after)
         change[stage.part] = change[stage.part] + after - before
-        if stage.alone is not None:
+        if stage.skipped:
             alone[stage.part] = log10(stage.alone) - before
         before = after
     return change, alone
+
+
+SUBLAYER_FIGURES: Final = ("sizes", "lengths", "spreads")
+
+
+def _sublayer_figures(stages: Sequence[Stage], counted: Tensor) -> dict[str, dict[str, Tensor]]:
+    """Three figures of what each part puts out, by part and sample; NaN for one that is not there.
+
+    ``sizes``: its length over that of the state it is added to, token by token, because some tokens
+    are much longer than others: the median. ``lengths``: the length itself, per root of the width.
+    ``spreads``: what of it differs from token to token, in the size of the state. A norm after the
+    sum replaces the state, so that its output is told by itself; of several norms of a block, the
+    one with the smallest output counts.
+    """
+    nothing = torch.full((len(counted),), torch.nan, dtype=torch.float64)
+    figures = {name: dict.fromkeys(PARTS, nothing) for name in SUBLAYER_FIGURES}
+    root = math.sqrt(stages[0].before.shape[-1])
+    for stage in stages:
+        norm, kept = stage.part == "norm", counted.unsqueeze(-1)
+        out = torch.where(kept, stage.alone.double(), 0.0)
+        states = stage.before.double().norm(dim=-1)
+        before = torch.full_like(states, root) if norm else states.clamp_min(_TINY)
+        lengths = torch.where(counted, out.norm(dim=-1), torch.nan)
+        center = out.sum(1, keepdim=True) / counted.sum(-1).view(-1, 1, 1)
+        apart = torch.where(kept, out - center, 0.0)
+        squares = torch.where(counted, before.square(), 0.0).sum(-1).clamp_min(_TINY)
+        values = (
+            (lengths / before).nanquantile(0.5, dim=-1),
+            lengths.nanquantile(0.5, dim=-1) / root,
+            (apart.square().sum((1, 2)) / squares).sqrt(),
+        )
+        for name, value in zip(SUBLAYER_FIGURES, values, strict=True):
+            by_part = figures[name]
+            by_part[stage.part] = torch.fmin(by_part[stage.part], value.cpu())
+    return figures
+
+
+def _directions(network: Network, samples: int) -> dict[str, Tensor]:
+    """By part, layer and sample, in how many directions values and hidden units go at the most.
+
+    The least of the matrices that an output passes through (participation ratio), the same for
+    every sample; NaN for norms, which have none.
+    """
+    by_part: dict[str, list[float]] = {part: [] for part in PARTS}
+    for block in cast(list[Block], list(network.blocks)):
+        mlp = block.mlp if isinstance(block.mlp, MLP) else None
+        through: dict[str, list[Any]] = {
+            "attention": [block.attention.value, block.attention.output],
+            "MLP": [] if mlp is None else [each for each in (mlp.up, mlp.gate, mlp.down) if each],
+            "norm": [],
+        }
+        for part, matrices in through.items():
+            counts = [directions(each.weight.detach().double()) for each in matrices]
+            by_part[part].append(min(counts, default=math.nan))
+    return {
+        part: torch.tensor(counts, dtype=torch.float64).unsqueeze(-1).expand(-1, samples)
+        for part, counts in by_part.items()
+    }
+
+
+def _logit_scale(logits: Tensor, visibility: Visibility, token_mask: Tensor) -> Tensor:
+    """By sample and head, how far the logits of a query lie apart: their standard deviation.
+
+    The mean over the queries, which are real tokens; what a query does not see has no part in it.
+    """
+    seen = (visibility.uniform(logits.dtype) > 0).expand_as(logits)
+    count = seen.sum(-1).clamp_min(1)
+    logits = torch.where(seen, logits.double(), 0.0)
+    mean = logits.sum(-1) / count
+    square = torch.where(seen, (logits - mean.unsqueeze(-1)).square(), 0.0).sum(-1) / count
+    real = token_mask.to(logits.device).unsqueeze(1)
+    return ((square.sqrt() * real).sum(-1) / real.sum(-1)).cpu()
+
+
+def _text_views(x: Tensor, counted: Tensor) -> Tensor:
+    """What may stand for each text, as (view, feature, sample), in the order of ``VIEWS``.
+
+    The mean is without giants, which are about the same in every text.
+    """
+    rows = torch.arange(len(x), device=x.device)
+    mean = metrics.mean_center(x.double(), _common(x, counted))
+    first, last = x[rows, counted.int().argmax(-1)], x[rows, last_token(counted)]
+    return torch.stack([mean, first.double(), last.double()]).mT.float().cpu()
 
 
 @dataclass(frozen=True)
@@ -281,7 +379,10 @@ class Measured:
     by layer from 0 and singular value or token. ``last_apart`` is by layer from 0 how far the last
     token is from its nearest fellow, ``last_fellow`` which that is in the end, ``twins`` how far
     each token is from its nearest fellow before the first layer and after the last, and
-    ``tokens`` how many count in each sample.
+    ``tokens`` how many count in each sample. ``sizes``, ``lengths`` and ``spreads`` are by part and
+    layer from 1 what the part puts out (``_sublayer_figures``), ``directions`` what it can
+    (``_directions``), ``logits`` by layer from 1 and head how far logits lie apart, and ``views``
+    by layer from 0 what stands for the text.
     """
 
     states: dict[str, Tensor]
@@ -295,6 +396,12 @@ class Measured:
     last_fellow: Tensor
     twins: Tensor
     tokens: Tensor
+    sizes: dict[str, Tensor]
+    lengths: dict[str, Tensor]
+    spreads: dict[str, Tensor]
+    directions: dict[str, Tensor]
+    logits: Tensor
+    views: Tensor
 
     @property
     def residual(self) -> Tensor:
@@ -340,6 +447,18 @@ def _combined(parts: Sequence[Measured], combine: Callable[[list[Tensor]], Tenso
     return Measured(**{name: one([getattr(part, name) for part in parts]) for name in names})
 
 
+def between_texts(views: Tensor) -> dict[str, Tensor]:
+    """How far texts lie apart, by layer from 0 and view, as if each were a token of one sample."""
+    x = views.permute(0, 1, 3, 2).flatten(0, 1).double()  # layer and view, text, feature
+    spectrum = metrics.spectra(x)
+    figures = {
+        "relative_dispersion": metrics.deviations(x).relative_dispersion(),
+        "mean_cosine": metrics.mean_cosine(x),
+        "effective_rank": spectrum.effective_rank(),
+    }
+    return {name: each.double().view(views.shape[:2]) for name, each in figures.items()}
+
+
 @torch.no_grad()
 def measure(subject: kit.Subject, on_step: kit.OnStep) -> Measured:
     """Run every batch once, stage by stage, and keep its figures."""
@@ -353,6 +472,7 @@ def measure(subject: kit.Subject, on_step: kit.OnStep) -> Measured:
 def _measure_batch(network: Network, batch: Batch, on_step: kit.OnStep) -> Measured:
     real, counted = masks(batch)
     states, heads, steps, turned = [batch.x], [], [], []
+    sublayers, logits, views = [], [], [_text_views(batch.x, counted)]
     figures = [_state_figures(batch.x, counted)]
     distances = [token_distances(batch.x, counted, most=MOST_VALUES)]
     last = [nearest_to_last(batch.x, counted)]
@@ -364,6 +484,9 @@ def _measure_batch(network: Network, batch: Batch, on_step: kit.OnStep) -> Measu
         heads.append(head_figures(run.pattern, run.visibility, real))
         steps.append(_step_figures(run.stages, here))
         turned.append(turn(states[-1], run.state, here))
+        sublayers.append(_sublayer_figures(run.stages, here))
+        logits.append(_logit_scale(run.logits, run.visibility, real))
+        views.append(_text_views(run.state, here))
         states = [run.state]
         on_step(run.layer / network.spec.layers)
     ends = [nearest(x, counted.to(x.device))[0].mT for x in (batch.x, states[-1])]
@@ -388,6 +511,10 @@ def _measure_batch(network: Network, batch: Batch, on_step: kit.OnStep) -> Measu
         last_fellow=place.gather(-1, last[-1][1].unsqueeze(-1)).squeeze(-1),
         twins=torch.stack(ends),
         tokens=counted.sum(-1).cpu(),
+        **{name: stacked([each[name] for each in sublayers]) for name in SUBLAYER_FIGURES},
+        directions=_directions(network, len(batch.x)),
+        logits=torch.stack(logits).mT,
+        views=torch.stack(views),
     )
 
 
@@ -416,8 +543,61 @@ def rows(measured: Measured) -> pl.DataFrame:
     for part in PARTS:
         add(measured.changes[part], "residual_step", STEPS, part, layer=1)
         add(measured.alone[part], "residual_step_alone", STEPS, part, layer=1)
+        add(measured.sizes[part], "sublayer_size", SUBLAYERS, part, layer=1)
+        add(measured.spreads[part], "sublayer_spread", SUBLAYERS, part, layer=1)
+    add(measured.logits, "logit_scale", HEADS, layer=1, head=0)
     for metric, values in measured.heads.items():
         add(values, metric, HEADS, layer=1, head=0)
     add(measured.values, "singular_value_share", SPECTRUM, layer=0, index=1)
     add(measured.distances, "token_distance", TOKENS, layer=0, token=0)
     return tables.stack(frames)
+
+
+def text_rows(measured: Measured, twin: Measured | None) -> list[pl.DataFrame]:
+    """How far texts lie apart, by layer: this model's views, the twin's, and unrelated vectors."""
+    frames: list[pl.DataFrame] = []
+
+    def add(views: Tensor, variant: str, view: int) -> None:
+        for metric, values in between_texts(views).items():
+            column = values[:, view].tolist()
+            labels = {"part": TEXTS, "variant": variant, "metric": metric}
+            frames.append(
+                tables.frame(
+                    {
+                        "layer": list(range(len(column))),
+                        "sample": [0] * len(column),
+                        **{name: [label] * len(column) for name, label in labels.items()},
+                        "value": column,
+                    }
+                )
+            )
+
+    if measured.views.shape[-1] < thresholds.LEAST_TEXTS:
+        return frames
+    for at, name in enumerate(VIEWS):
+        add(measured.views, name, at)
+    if twin is not None:
+        add(twin.views, "mean, untrained twin", 0)
+    null = torch.randn(measured.views.shape[1:], generator=stream(0, "isotropic texts"))
+    add(null.expand(measured.views.shape), "unrelated vectors", 0)
+    values = text_spectrum(measured)
+    layers, count = values.shape
+    frames.append(
+        tables.frame(
+            {
+                "part": [TEXT_SPECTRUM] * (layers * count),
+                "layer": [layer for layer in range(layers) for _ in range(count)],
+                "index": list(range(1, count + 1)) * layers,
+                "sample": [0] * (layers * count),
+                "metric": ["singular_value_share"] * (layers * count),
+                "value": values.flatten().tolist(),
+            }
+        )
+    )
+    return frames
+
+
+def text_spectrum(measured: Measured) -> Tensor:
+    """Singular values of the means of all texts, as parts of their sum: (layer, value)."""
+    sigma = metrics.spectra(measured.views[:, 0].mT.double()).sigma
+    return (sigma / sigma.sum(-1, keepdim=True).clamp_min(_TINY))[:, :MOST_VALUES]

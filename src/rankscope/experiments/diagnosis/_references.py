@@ -146,6 +146,18 @@ def random_networks(
     return tables.stack(found), missing
 
 
+def untrained(subject: kit.Subject, seed: int) -> kit.Subject | None:
+    """The untrained twin, embeddings and all where there are some, on the same input."""
+    try:
+        if subject.origin is not None:
+            twin = subject.origin.fresh(seed + 1)
+            return replace(twin, measured=subject.measured, batch_size=subject.batch_size)
+        network = Network.random(drawable(subject.network), seed=seed + 1)
+        return subject.with_network(network.to(subject.x.device, subject.x.dtype))
+    except RankscopeError:
+        return None
+
+
 def _initial(subject: kit.Subject, seed: int) -> pl.DataFrame:
     x = subject.x
     # Not the network itself, which may have been drawn with the same seed.

@@ -1,11 +1,13 @@
-"""The six things called collapse (docs/theory.md, section 8), each with its rule and its words.
+"""The things called collapse (docs/theory.md, section 8), and sublayers that do not work.
+
+Each has its rule and its words.
 
 To add one, write a function of the ``Evidence`` under ``@rule``, and enter its threshold among the
 others.
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Final, NamedTuple
@@ -14,7 +16,7 @@ import torch
 from torch import Tensor
 
 from rankscope.core.theory import thresholds
-from rankscope.experiments.diagnosis._measure import Measured
+from rankscope.experiments.diagnosis._measure import PARTS, VIEWS, Measured, between_texts
 from rankscope.numerals import plural, power_of_ten, sentence_case, short, span_of
 from rankscope.results import Fate, Finding
 
@@ -138,13 +140,32 @@ class Evidence:
 
     ``exponents`` are, by sample, the power of the number of tokens with which the dispersion goes,
     NaN where it cannot be told; ``why_no_exponents`` is why, if none can. ``epsilon`` is the
-    rounding of the number format.
+    rounding of the number format. ``twin`` is the same of the untrained twin on the same texts,
+    embeddings and all, if there is one.
     """
 
     measured: Measured
     exponents: Tensor
     why_no_exponents: str
     epsilon: float
+    twin: Measured | None = None
+    causal: bool = False
+    """Whether the first token sees itself alone."""
+
+    def beside(self, name: str, part: str) -> Iterator[tuple[int, float, float, float]]:
+        """By layer from 1, a figure of a part, its median in the other layers, and the twin's.
+
+        The figures (``sizes`` and the like) are medians over the samples. Where there is no
+        other layer or no twin, the one stands for the other.
+        """
+        mine = getattr(self.measured, name)[part].nanquantile(0.5, dim=-1)
+        twins = [] if self.twin is None else [getattr(self.twin, name)[part]]
+        drawn = [each.nanquantile(0.5, dim=-1) for each in twins]
+        for at, figure in enumerate(mine.tolist()):
+            rest = torch.cat([mine[:at], mine[at + 1 :]])
+            usual = float(rest.median()) if len(rest) else math.nan
+            fresh = float(drawn[0][at]) if drawn else usual
+            yield at + 1, figure, fresh if math.isnan(usual) else usual, fresh
 
     @cached_property
     def kept(self) -> Tensor:
@@ -227,7 +248,7 @@ class Rule:
                 f" So it is in {count} of {plural(samples, 'sample')}; in the others the "
                 f"figure is {span_of(float(rest.min()), float(rest.max()))}."
             )
-        fate = self.worst if fate == "collapse" else fate
+        fate = self.worst if fate == "collapse" or self.worst == "noted" else fate
         where = layer or where
         return Finding(self.name, fate, words, self.text, figure, where, part, count, samples)
 
@@ -441,6 +462,162 @@ def cone(evidence: Evidence) -> Words | str:
     return Words(seen, f"Cone: {narrow}, yet the rank is {short(rank)}.")
 
 
+@rule(
+    "collapse between texts",
+    "what stands for whole texts (the mean of the tokens in some layer; after the last layer the "
+    "first token, or under a causal mask the last one) "
+    f"has a relative dispersion over the texts below {thresholds.ALIKE_TEXTS:g}, and below "
+    f"{thresholds.SHRUNK_TEXTS:g} of that of the untrained twin, where that can tell texts apart; "
+    f"under way from {thresholds.SHRUNK_TEXTS:g} of the twin's down",
+)
+def texts(evidence: Evidence) -> Words | str:
+    """Whether texts cannot be told from each other."""
+    count = evidence.measured.views.shape[-1]
+    if count < thresholds.LEAST_TEXTS:
+        return f"it takes {thresholds.LEAST_TEXTS} texts, and there are {count}"
+    if evidence.twin is None:
+        return "there is no untrained twin to hold them against"
+    mine, fresh = (
+        between_texts(each.views)["relative_dispersion"]
+        for each in (evidence.measured, evidence.twin)
+    )
+    asked = torch.zeros_like(fresh, dtype=torch.bool)
+    asked[:, 0] = True
+    asked[-1, VIEWS.index("last token" if evidence.causal else "first token")] = True
+    asked &= fresh >= thresholds.ALIKE_TEXTS
+    if not bool(asked.any()):
+        return "the untrained twin does not tell texts apart either"
+    parts = torch.where(asked, mine / fresh.clamp_min(1e-300), math.inf)
+    shrunk = parts < thresholds.SHRUNK_TEXTS
+    alike = shrunk & (mine < thresholds.ALIKE_TEXTS)
+    # The first layer in which it is so, or where it comes closest.
+    at = int(alike.int().argmax()) if bool(alike.any()) else int(parts.argmin())
+    layer, view = divmod(at, len(VIEWS))
+    figure = mine[layer, view]
+    seen = Sighting(
+        alike.any().reshape(1), shrunk.any().reshape(1), figure.reshape(1), torch.tensor([layer])
+    )
+    cosine = float(between_texts(evidence.measured.views)["mean_cosine"][layer, view])
+    where = "at the input" if layer == 0 else f"at layer {layer}"
+    told = (
+        f"{where} the {VIEWS[view]} of {plural(count, 'text')} has a relative dispersion of "
+        f"{short(float(figure), digits=2)} (mean cosine {short(cosine, digits=4)}), that of the "
+        f"untrained twin {short(float(fresh[layer, view]), digits=2)}"
+    )
+    if seen.fate == "absent":
+        return Words(seen, f"No collapse between texts: closest to it, {told}.")
+    under_way = "" if seen.fate == "collapse" else " under way"
+    part = VIEWS[view] if view else ""
+    return Words(seen, f"Collapse between texts{under_way}: {told}.", part)
+
+
+def _sublayers(
+    evidence: Evidence,
+    name: str,
+    told: str,
+    is_bad: Callable[[int, str, float, float, float], bool],
+) -> Words:
+    """The sublayers that a figure shows not to work, beside other layers and the twin.
+
+    ``told`` is what is said of the first of them, with places for ``figure``.
+    """
+    bad = []
+    for part in PARTS:
+        for layer, figure, usual, fresh in evidence.beside(name, part):
+            if not math.isnan(figure) and is_bad(layer, part, figure, usual, fresh):
+                bad.append((layer, part, figure, usual, fresh))
+    nothing = torch.tensor([False])
+    if not bad:
+        return Words(Sighting(nothing, nothing, torch.zeros(1, dtype=torch.float64)), "")
+    bad.sort(key=lambda each: each[0])
+    layer, _, *figures = bad[0]
+    same = [each[1] for each in bad if each[0] == layer]
+    rest = [f"the {each[1]} of layer {each[0]}" for each in bad if each[0] != layer]
+    also = f" So does {', '.join(rest[:4])}{', …' if len(rest) > 4 else ''}." if rest else ""
+    this, others, untrained = (short(each, digits=2) for each in figures)
+    words = (
+        f"the {' and the '.join(same)} of layer {layer} {told.format(figure=this)}; it is {others} "
+        f"in other layers and {untrained} in the untrained twin.{also}"
+    )
+    at = torch.tensor([figures[0]], dtype=torch.float64)
+    return Words(Sighting(~nothing, ~nothing, at, torch.tensor([layer])), words, " and ".join(same))
+
+
+@rule(
+    "dead sublayer",
+    "what attention, an MLP or a norm puts out differs from token to token by less than "
+    f"{thresholds.DEAD_SUBLAYER:g} of what the same part of the untrained twin does, and of what "
+    "it does in the other layers (in parts of the state's size)",
+)
+def dead(evidence: Evidence) -> Words:
+    """Whether a sublayer does nothing, or the same to every token."""
+    least = thresholds.DEAD_SUBLAYER
+
+    def is_dead(_layer: int, _part: str, figure: float, usual: float, fresh: float) -> bool:
+        return figure < least * fresh and (figure < least * usual or usual < least * fresh)
+
+    seen, words, part, *_ = _sublayers(
+        evidence,
+        "spreads",
+        "tells no tokens apart: its output differs by {figure} of the state's size",
+        is_dead,
+    )
+    return Words(seen, f"Dead sublayer: {words}" if words else "No dead sublayer.", part)
+
+
+@rule(
+    "dominating sublayer",
+    f"attention or an MLP puts out more than {thresholds.DOMINANT_SUBLAYER:g} times what the same "
+    "part of the untrained twin does, and what it does in the other layers, in parts of the state "
+    "it is added to, and more than that state; and its output is as much longer than in the "
+    "other layers, or the state at the input as much shorter than the twin's",
+)
+def dominating(evidence: Evidence) -> Words:
+    """Whether a sublayer drowns all others, or the embeddings drown in it."""
+    most, twin = thresholds.DOMINANT_SUBLAYER, evidence.twin
+    faint = False
+    if twin is not None:
+        mine, fresh = (
+            float(each.states["token_norm"][0].quantile(0.5)) for each in (evidence.measured, twin)
+        )
+        faint = mine * most < fresh
+    longer = {
+        (layer, part): length / max(usual, 1e-300)
+        for part in PARTS
+        for layer, length, usual, _ in evidence.beside("lengths", part)
+    }
+
+    def dominates(layer: int, part: str, figure: float, usual: float, fresh: float) -> bool:
+        if part == "norm" or not (figure > 1.0 and figure > most * max(usual, fresh)):
+            return False
+        return longer[layer, part] > most / 2 or (faint and layer == 1)
+
+    seen, words, part, *_ = _sublayers(
+        evidence, "sizes", "puts out {figure} of the state it is added to", dominates
+    )
+    return Words(
+        seen, f"Dominating sublayer: {words}" if words else "No dominating sublayer.", part
+    )
+
+
+@rule(
+    "narrow sublayer",
+    "some matrix that the output of attention or of an MLP passes through has fewer than "
+    f"{thresholds.NARROW_DIRECTIONS:g} directions (participation ratio), and fewer than "
+    f"{thresholds.NARROW_SUBLAYER:g} of what the untrained twin and the other layers have",
+)
+def narrow(evidence: Evidence) -> Words:
+    """Whether a sublayer moves all tokens along a few lines."""
+    least, most = thresholds.NARROW_SUBLAYER, thresholds.NARROW_DIRECTIONS
+
+    def is_narrow(_layer: int, _part: str, figure: float, usual: float, fresh: float) -> bool:
+        return figure < min(most, least * usual, least * fresh)
+
+    told = "has few directions: {figure}"
+    seen, words, part, *_ = _sublayers(evidence, "directions", told, is_narrow)
+    return Words(seen, f"Narrow sublayer: {words}" if words else "No narrow sublayer.", part)
+
+
 def runs_of(flags: list[bool]) -> str:
     """Layers from 1 in words: "layers 3 to 6 and 9"; nothing if there is none."""
     numbers = [number for number, flag in enumerate(flags, start=1) if flag]
@@ -457,5 +634,8 @@ def runs_of(flags: list[bool]) -> str:
     return f"layer{'s' * (len(numbers) > 1)} {listed}"
 
 
-RULES: Final = (depth, width, entropy, layers, last_token, cone)
+RULES: Final = (
+    *(depth, width, entropy, layers, last_token, cone, texts),
+    *(dead, dominating, narrow),
+)
 """In the order in which findings are listed."""

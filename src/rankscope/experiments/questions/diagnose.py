@@ -82,6 +82,33 @@ ENTRY = kit.question(
             "down",
         ),
         kit.Metric(
+            "sublayer_size",
+            "Size of a sublayer's output",
+            "parts of the state",
+            "log",
+            "0 = it does nothing",
+            "The length of what attention or an MLP puts out over that of the state it is added "
+            "to, the median over the tokens; of a norm after the sum its output's root mean "
+            "square.",
+        ),
+        kit.Metric(
+            "sublayer_spread",
+            "What a sublayer tells apart",
+            "parts of the state",
+            "log",
+            "0 = the same for every token",
+            "What of a sublayer's output differs from token to token, over the size of the state.",
+        ),
+        kit.Metric(
+            "logit_scale",
+            "Scale of the logits",
+            "standard deviation",
+            "log",
+            "0 = even attention",
+            "The standard deviation of the logits of a query over the keys it sees, the mean over "
+            "the queries.",
+        ),
+        kit.Metric(
             "singular_value_share",
             "Singular value",
             "part of their sum",

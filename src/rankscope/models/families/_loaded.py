@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
@@ -230,6 +231,13 @@ class Loaded:
             raise InputError(f"{self.name} reads text; give it texts or token ids.")
         noise = torch.randn(count, *image_shape(self.body), generator=stream(seed, "noise images"))
         return noise.to(next(self.body.parameters()))
+
+    def save(self, folder: Path) -> None:
+        """Write the original's weights as they are now, and its tokeniser, for ``load`` to read."""
+        parts: tuple[Any, ...] = (self.original, self.tokenizer, self.processor)
+        for part in parts:
+            if hasattr(part, "save_pretrained"):
+                part.save_pretrained(folder)
 
     def reinitialised(self, *, seed: int = 0) -> "Loaded":
         """The same architecture with fresh random weights, drawn as the original draws them."""

@@ -1,0 +1,153 @@
+"""Causes and repairs in words: what a finding says of them, and the chapters Why and What now."""
+
+from dataclasses import replace
+from typing import Final
+
+from rankscope.experiments.diagnosis import _causes as causes
+from rankscope.experiments.diagnosis._measure import Measured, between_texts
+from rankscope.experiments.diagnosis._repairs import RESTORED, Cause, Mended, health, is_bad
+from rankscope.numerals import sentence_case, short
+from rankscope.results import Finding, Listing, Part
+
+_NOTHING: Final = "No repair that was tried on these weights helps."
+
+
+def explain(finding: Finding, mended: Mended) -> Finding:
+    """A finding with what is to blame for it, and what was tried."""
+    if not is_bad(finding):
+        return finding
+    for cause in mended.causes:
+        if _blames(cause, finding):
+            return replace(
+                finding,
+                module=cause.paths[0],
+                cause=f"{sentence_case(_place(cause))} is to blame: {cause.sentence}.",
+                remedy=_remedy(cause, mended),
+            )
+    return finding
+
+
+def _place(cause: Cause) -> str:
+    return f"layer {cause.layer}, {cause.part}," if cause.layer else "the embedding"
+
+
+def _remedy(cause: Cause, mended: Mended) -> str:
+    """What mending a cause does to the figures of all it is to blame for, and what it costs."""
+    left = {each.kind for each in mended.left if is_bad(each)}
+    shared = [each for each in mended.found if _blames(cause, each)]
+    figures = ", ".join(
+        f"{_FIGURES[each.kind]} from {_shown(each, mended.before)} to {_shown(each, mended.after)}"
+        for each in shared
+    )
+    gone = [each.kind for each in shared if each.kind not in left]
+    words = f"Tried on this model's weights: {cause.repair}. It takes {figures}"
+    words += f"; {' and '.join(gone)} {'is' if len(gone) == 1 else 'are'} gone." if gone else "."
+    if cause.drawn:
+        words += " What was learned there is lost: it has to be trained."
+    return " ".join(filter(None, [words, at_fault(mended)]))
+
+
+def _blames(cause: Cause, finding: Finding) -> bool:
+    return is_bad(finding) and cause.restored.get(finding.kind, 0.0) >= RESTORED
+
+
+def at_fault(mended: Mended) -> str:
+    """Whether the weights or the design are at fault; nothing where that cannot be told."""
+    lost = {each.kind for each in mended.found if is_bad(each) and each.fate != "noted"}
+    if not mended.twin or not lost:
+        return ""
+    same = lost & {each.kind for each in mended.twin if is_bad(each)}
+    if same:
+        kinds = " and ".join(sorted(same))
+        return f"The untrained twin shows {kinds} as well: the design is at fault."
+    return "The architecture is sound at initialisation; the problem lies in this model's weights."
+
+
+_FIGURES: Final = {
+    "depth collapse": "the lowest relative residual",
+    "width collapse": "the relative dispersion after the last layer",
+    "entropy collapse": "the entropy share",
+    "layer collapse": "the least turn of the tokens",
+    "merged last token": "the last token's distance to its nearest neighbour",
+    "cone": "the mean cosine",
+    "collapse between texts": "the relative dispersion of the texts",
+    "dead sublayer": "what its output differs by",
+    "dominating sublayer": "its output beside the state",
+    "narrow sublayer": "the number of directions in its output",
+}
+
+
+def _shown(finding: Finding, measured: Measured) -> str:
+    """The figure of a finding as it is told, not as it is compared."""
+    value = health(finding, measured)
+    if finding.kind == "cone":
+        return short(-value, digits=2)
+    if finding.kind == "entropy collapse":
+        return short(value, digits=2)
+    return short(10 ** (-value if finding.kind == "dominating sublayer" else value), digits=2)
+
+
+def why_part(mended: Mended) -> Part | None:
+    """What is unusual about the weights, and what of it is to blame; nothing if nothing is bad."""
+    if not any(map(is_bad, mended.found)):
+        return None
+    blamed = {path for cause in mended.causes for path in cause.paths}
+    sentences = [f"{sentence_case(_place(cause))} {cause.sentence}." for cause in mended.causes]
+    rows = tuple(
+        (
+            f"`{path}`",
+            each.weight.layer or "embeddings",
+            each.weight.role if each.weight.layer else "table",
+            causes.WORDS[each.figure],
+            *(each.value, each.usual if each.weight.layer else None, each.fresh),
+            "yes" if path in blamed else "",
+        )
+        for path, each in mended.unusual
+    )
+    if not rows:
+        nothing = "No weight is unusual beside other layers and the untrained twin."
+        return Part("Why", (nothing,))
+    if not sentences:
+        sentences = ["Weights that are unusual are listed, but mending them restores nothing."]
+    listing = Listing(
+        "Weights that are unusual beside the other layers and the untrained twin",
+        ("weight", "layer", "which", "figure", "here", "elsewhere", "untrained", "to blame"),
+        rows,
+        "To blame is what has to be mended for the figures to come back; see What now.",
+    )
+    return Part("Why", tuple(sentences), (listing,))
+
+
+def repair_part(mended: Mended) -> Part | None:
+    """What mending each suspect does, the best first, and whether weights or design fail."""
+    bad = [each for each in mended.found if is_bad(each)]
+    lost = [each for each in bad if each.fate != "noted"]
+    if not bad or not (lost or mended.causes):
+        return None
+    sentences = [at_fault(mended), "" if mended.causes else _NOTHING]
+
+    def last(measured: Measured) -> tuple[float, ...]:
+        texts = between_texts(measured.views)["relative_dispersion"][-1, 0]
+        states = (measured.states[name][-1] for name in ("relative_residual", "mean_cosine"))
+        return (*(float(each.quantile(0.5)) for each in states), float(texts))
+
+    rows: list[tuple[str | float | None, ...]] = [
+        ("as it is", None, *last(mended.before), None),
+    ]
+    for trial in mended.tried:
+        share = max(trial.restored.values())
+        price = f"{trial.changed:,} weights" + ", drawn anew" * trial.drawn
+        rows.append((trial.repair, max(0.0, share), *last(trial.after), price))
+    if len(mended.causes) > 1:
+        rows.append(("all that help, together", None, *last(mended.after), None))
+    listing = Listing(
+        "Repairs of this model's weights, measured",
+        (
+            *("repair", "restored", "relative residual at the end", "mean cosine at the end"),
+            *("texts apart at the end", "changes"),
+        ),
+        tuple(rows),
+        "Restored: the largest part of what any finding's figure lacks beside the untrained twin. "
+        "Nothing was trained; `rankscope diagnose --fix FOLDER` writes the repaired checkpoint.",
+    )
+    return Part("What now", tuple(filter(None, sentences)), (listing,))

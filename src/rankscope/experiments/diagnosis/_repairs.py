@@ -1,0 +1,395 @@
+"""What now: the repair that fits each cause, on the model's own weights, measured again.
+
+Weights are exchanged, never written to, and put back: the model stays as it is. What a repair
+restores is asked of the figure by which each finding was judged.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import Final, Self
+
+import torch
+from torch import Tensor, nn
+
+from rankscope.experiments import kit
+from rankscope.experiments.diagnosis import _causes as causes
+from rankscope.experiments.diagnosis._causes import Suspect, Weight
+from rankscope.experiments.diagnosis._measure import VIEWS, Measured, between_texts, measure
+from rankscope.numerals import short
+from rankscope.results import Finding
+
+_GROUPS: Final = 5
+"""Parts that are tried at first; fewer in each round that follows."""
+_ROUNDS: Final = 3
+RESTORED: Final = 0.25
+"""Part of what was lost that a repair must bring back to be told."""
+_ENOUGH: Final = 0.9
+"""Part of what mending all of a group restores, which a single weight must restore to be named
+alone."""
+_TOLD: Final = 3
+"""Weights of a group that are told one by one."""
+_LISTED: Final = 12
+_WEIGHTS: Final[Mapping[str, float]] = {"collapse": 1.0, "slow": 0.5, "noted": 0.25}
+"""What restoring a finding counts, by its fate; others are not bad."""
+_DEAD: Final = 1e-3
+"""Part of the usual size below which a weight cannot be rescaled, since nothing is left of it."""
+
+Judge = Callable[[Measured], Sequence[Finding]]
+Prepare = Callable[[kit.Subject], kit.Subject]
+Changes = Mapping[int, tuple[nn.Parameter, Tensor]]
+"""By the identity of a parameter, it and what takes its place."""
+
+
+@dataclass(frozen=True)
+class Cause:
+    """What is to blame: mending ``members``, in the model at ``paths``, restores what is lost.
+
+    ``restored`` is the part of the loss that comes back, by kind of finding; ``repair`` says what
+    was done, ``drawn`` whether numbers had to be drawn anew, and ``after`` what is measured then.
+    """
+
+    members: causes.Group
+    paths: tuple[str, ...]
+    sentence: str
+    repair: str
+    drawn: bool
+    restored: Mapping[str, float]
+    after: Measured
+
+    @property
+    def layer(self) -> int:
+        """Which layer it is in, from 1; 0 are the embeddings."""
+        return self.members[0].weight.layer
+
+    @property
+    def part(self) -> str:
+        """Which part of the layer."""
+        return self.members[0].weight.part
+
+    @property
+    def changed(self) -> int:
+        """How many numbers the repair changes."""
+        return sum(each.weight.value.numel() for each in self.members)
+
+
+@dataclass(frozen=True)
+class Mended:
+    """What was found, what is to blame, the weights that mend it, and what is measured with them.
+
+    ``tried`` are all repairs of a single part, the best first, of which ``causes`` are those that
+    were kept, one upon the other. ``twin`` is what the untrained twin shows.
+    """
+
+    found: tuple[Finding, ...]
+    causes: tuple[Cause, ...]
+    tried: tuple[Cause, ...]
+    changes: Changes
+    before: Measured
+    after: Measured
+    left: tuple[Finding, ...]
+    """Findings, as judged with the repair."""
+    twin: tuple[Finding, ...]
+    unusual: tuple[tuple[str, Suspect], ...]
+    """The most unusual weights by path, to blame or not."""
+    weights: int
+    """How many numbers the model's blocks have."""
+
+
+@contextmanager
+def exchanged(changes: Changes, *roots: nn.Module) -> Iterator[None]:
+    """Other numbers in the place of some parameters, wherever they are used; then the old ones."""
+    places = [
+        (module, name, changes[id(parameter)][1])
+        for root in roots
+        for module in root.modules()
+        for name, parameter in module._parameters.items()
+        if parameter is not None and id(parameter) in changes
+    ]
+    kept = [(module, name, module._parameters[name]) for module, name, _ in places]
+    try:
+        made: dict[int, nn.Parameter] = {}
+        for module, name, value in places:
+            key = id(value)
+            made.setdefault(key, nn.Parameter(value, requires_grad=False))
+            module._parameters[name] = made[key]
+        yield
+    finally:
+        for module, name, parameter in kept:
+            module._parameters[name] = parameter
+
+
+def health(finding: Finding, measured: Measured) -> float:
+    """The figure of a kind of collapse, turned so that larger is better; logarithms of sizes."""
+
+    def log(values: Tensor) -> float:
+        return float(values.double().clamp_min(1e-12).log10().nanquantile(0.5))
+
+    layer, kind = finding.layer or 0, finding.kind
+    parts = [part for part in measured.sizes if part in finding.part]
+    if kind == "depth collapse":
+        return log(measured.common[layer:].amin(0))
+    if kind == "width collapse":
+        return log(measured.states["relative_dispersion"][-1])
+    if kind == "entropy collapse":
+        return float(measured.heads["entropy_share"].nanmean(1)[layer - 1].nanquantile(0.5))
+    if kind == "layer collapse":
+        return log(measured.turned.amin(0))
+    if kind == "merged last token":
+        return log(measured.last_apart[-1])
+    if kind == "cone":
+        return -float(measured.states["mean_cosine"][layer:].amax(0).quantile(0.5))
+    if kind == "collapse between texts":
+        return log(
+            between_texts(measured.views)["relative_dispersion"][layer, : len(VIEWS)].amax(0)
+        )
+    by_part, sign = {
+        "dead sublayer": (measured.spreads, 1.0),
+        "dominating sublayer": (measured.sizes, -1.0),
+        "narrow sublayer": (measured.directions, 1.0),
+    }[kind]
+    return sign * sum(log(by_part[part][layer - 1]) for part in parts) / len(parts)
+
+
+def mend(
+    subject: kit.Subject,
+    twin: kit.Subject | None,
+    measured: Measured,
+    fresh: Measured | None,
+    judge: Judge,
+    prepare: Prepare,
+    on_step: kit.OnStep = kit.silent,
+) -> Mended:
+    """Which suspects are to blame for what ``judge`` finds, by mending them one after another.
+
+    ``measured`` is of ``prepare(subject)``, ``fresh`` of the twin. In each round the part whose
+    repair restores most is kept, and the next round looks at what is left.
+    """
+    found = tuple(judge(measured))
+    bench = _Bench.of(subject, twin, prepare, fresh)
+    suspects = causes.suspects(subject, twin) if any(map(is_bad, found)) else []
+    blamed: list[Cause] = []
+    tried: list[Cause] = []
+    changes: Changes = {}
+    now, findings, left = measured, found, causes.groups(suspects)
+    for round_ in range(_ROUNDS):
+        kinds = {each.kind for each in found if is_bad(each)}
+        bad = [each for each in findings if is_bad(each) and each.kind in kinds]
+        left.sort(key=lambda group: -_relevance(group, bad))
+        if not bad or not left:
+            break
+        trials = [bench.trial(group, changes, bad, now) for group in left[: _GROUPS - round_]]
+        trials.sort(key=lambda trial: -_total(bad, trial.restored))
+        best = trials[0]
+        if max(best.restored.values()) < RESTORED or _total(bad, best.restored) <= 0:
+            tried += trials * (not round_)
+            break
+        best = bench.least(best, changes, bad, now)
+        tried += [best, *trials[1:]] * (not round_)
+        blamed.append(best)
+        changes = {**changes, **bench.repair(best.members, changes)}
+        left = [each for each in left if _key(each) != _key(best.members)]
+        now, findings = best.after, tuple(judge(best.after))
+        on_step((round_ + 1) / _ROUNDS)
+    return Mended(
+        found,
+        tuple(blamed),
+        tuple(tried),
+        changes,
+        measured,
+        now,
+        findings,
+        () if fresh is None else tuple(judge(fresh)),
+        tuple((bench.path(each), each) for each in suspects[:_LISTED]),
+        sum(parameter.numel() for parameter in subject.network.parameters()),
+    )
+
+
+def is_bad(finding: Finding) -> bool:
+    """Whether it was found or is under way, or is there without being a loss."""
+    return finding.fate in _WEIGHTS
+
+
+def _key(group: Sequence[Suspect]) -> tuple[int, str]:
+    return group[0].weight.layer, group[0].weight.part
+
+
+def _relevance(group: Sequence[Suspect], bad: Sequence[Finding]) -> float:
+    """How unusual a part is, and whether anything was found in it, or after it."""
+    layer, part = _key(group)
+    weight = 0.0
+    for finding in bad:
+        at = finding.layer or 0
+        here = at == layer and (part in finding.part or not finding.part)
+        weight = max(weight, 3.0 if here else 1.0 if layer <= max(at, 1) else 0.3)
+    return weight * group[0].score
+
+
+def _restored(
+    bad: Sequence[Finding], before: Measured, after: Measured, twin: Measured | None
+) -> dict[str, float]:
+    """By kind, the part of what the model lacks beside its twin that came back, up to one."""
+    parts = {}
+    for finding in bad:
+        start, end = health(finding, before), health(finding, after)
+        least = 0.05 if finding.kind in ("entropy collapse", "cone") else 0.1
+        goal = max(start + least, start if twin is None else health(finding, twin))
+        parts[finding.kind] = max(-1.0, min(1.0, (end - start) / (goal - start)))
+    return parts
+
+
+def _total(bad: Sequence[Finding], restored: Mapping[str, float]) -> float:
+    return sum(_WEIGHTS[each.fate] * restored[each.kind] for each in bad)
+
+
+@dataclass(frozen=True)
+class _Bench:
+    """Where repairs are tried: a model, its twin, and the samples that are measured."""
+
+    subject: kit.Subject
+    twin: kit.Subject | None
+    few: kit.Subject
+    prepare: Prepare
+    model: nn.Module
+    names: Mapping[int, str]
+    fresh: Measured | None
+
+    @classmethod
+    def of(
+        cls,
+        subject: kit.Subject,
+        twin: kit.Subject | None,
+        prepare: Prepare,
+        fresh: Measured | None,
+    ) -> Self:
+        """With the names that weights have in the original model."""
+        model = subject.network if subject.origin is None else subject.origin.model
+        names = causes.names_of(model, subject.network)
+        return cls(subject, twin, prepare(subject), prepare, model, names, fresh)
+
+    def path(self, suspect: Suspect) -> str:
+        """Where a weight is in the original model."""
+        return self.names[id(suspect.weight.stored)]
+
+    def trial(
+        self, group: causes.Group, changes: Changes, bad: Sequence[Finding], before: Measured
+    ) -> Cause:
+        """A group mended and measured, upon what was changed before."""
+        after = self.measure({**changes, **self.repair(group, changes)})
+        paths = tuple(map(self.path, group))
+        told = list(zip(group, paths, strict=True))[:_TOLD]
+        done = [(path, *self.words(each)) for each, path in told]
+        return Cause(
+            group,
+            paths,
+            "; ".join(causes.describe(each, path) for each, path in told),
+            "; ".join(f"`{path}` {what}" for path, what, _ in done),
+            any(drawn for *_, drawn in done),
+            _restored(bad, before, after, self.fresh),
+            after,
+        )
+
+    def least(
+        self, trial: Cause, changes: Changes, bad: Sequence[Finding], before: Measured
+    ) -> Cause:
+        """The one weight of a group that does nearly all of it, if one does; else all of them."""
+        whole = _total(bad, trial.restored)
+        for suspect in trial.members[:_TOLD] if len(trial.members) > 1 else ():
+            alone = self.trial((suspect,), changes, bad, before)
+            if _total(bad, alone.restored) >= _ENOUGH * whole:
+                return alone
+        return trial
+
+    def measure(self, changes: Changes) -> Measured:
+        """Of the model with other weights; what it reads is read again if embeddings changed."""
+        inside = {id(parameter) for parameter in self.subject.network.parameters()}
+        origin, few = self.subject.origin, self.few
+        with exchanged(changes, self.model, *self._network()):
+            if origin is not None and not changes.keys() <= inside:
+                few = self.prepare(replace(self.subject, x=origin.read()))
+            return measure(few, kit.silent)
+
+    def _network(self) -> tuple[nn.Module, ...]:
+        return () if self.subject.network is self.model else (self.subject.network,)
+
+    def repair(self, group: Sequence[Suspect], changes: Changes) -> Changes:
+        """What takes the place of each parameter of a group, upon what was changed before."""
+        new: dict[int, tuple[nn.Parameter, Tensor]] = {}
+        for suspect in group:
+            stored = suspect.weight.stored
+            key = id(stored)
+            _, into = new.get(key, changes.get(key, (stored, stored.detach())))
+            current = suspect.weight.pick(into)
+            new[key] = stored, suspect.weight.written(self._mended(suspect, current), into)
+        return new
+
+    def _mended(self, suspect: Suspect, value: Tensor) -> Tensor:
+        """A weight with its figure as elsewhere."""
+        figure, usual = suspect.figure, suspect.usual
+        if figure == "bias":
+            matrix = suspect.weight.matrix
+            assert matrix is not None
+            least = usual / max(suspect.value, 1e-300)
+            return value * min(1.0, least)
+        if self._redrawn(suspect):
+            drawn = self._counterpart(suspect.weight)
+            if drawn is None:
+                return value
+            drawn = drawn.to(value)
+            if figure in ("dead rows", "dead columns"):
+                axis = 1 if figure == "dead rows" else 0
+                lengths = value.norm(dim=axis, keepdim=True)
+                dead = lengths <= 1e-3 * float(lengths.max())
+                fresh = drawn.norm(dim=axis, keepdim=True).clamp_min(1e-300)
+                alive = lengths[~dead]
+                size = float(alive.median()) if alive.numel() and bool(alive.any()) else None
+                return torch.where(dead, drawn if size is None else drawn / fresh * size, value)
+            target = usual if figure in ("size", "gain") else self._size(suspect.weight)
+            size = float(drawn.double().square().mean().sqrt())
+            if figure == "gain":
+                size = float(drawn.double().abs().median())
+            return drawn * (target / size if size and target else 1.0)
+        return value * (usual / suspect.value)
+
+    def _redrawn(self, suspect: Suspect) -> bool:
+        if suspect.figure in ("size", "gain"):
+            return suspect.value < _DEAD * suspect.usual * (
+                1e-3 if suspect.figure == "gain" or suspect.weight.layer == 0 else 1.0
+            )
+        return suspect.figure != "bias"
+
+    def _counterpart(self, weight: Weight) -> Tensor | None:
+        """The same weight of the untrained twin."""
+        if self.twin is None:
+            return None
+        if weight.layer:
+            some = causes.weights_of(self.twin.network)
+        else:
+            assert self.twin.origin is not None
+            some = causes.embedding_weights(self.twin.origin.model, self.twin.network)
+        for each in some:
+            if (each.layer, each.role) == (weight.layer, weight.role):
+                return each.value
+        return None
+
+    def _size(self, weight: Weight) -> float:
+        """The usual root mean square of a weight of this role."""
+        weights = causes.weights_of(self.subject.network) if weight.layer else []
+        sizes = [
+            float(each.value.double().square().mean().sqrt())
+            for each in weights
+            if each.role == weight.role and each.layer != weight.layer
+        ]
+        return float(torch.tensor(sizes).median()) if sizes else 0.0
+
+    def words(self, suspect: Suspect) -> tuple[str, bool]:
+        """What was done to a weight, and whether new numbers were drawn."""
+        if suspect.figure == "bias":
+            if suspect.usual <= 0:
+                return "set to zero", False
+            factor = min(1.0, suspect.usual / suspect.value)
+            return f"multiplied by {short(factor, digits=2)}", False
+        if self._redrawn(suspect):
+            part = suspect.figure in ("dead rows", "dead columns")
+            return f"{'zero ' + suspect.figure[5:] + ' ' if part else ''}drawn anew", True
+        return f"multiplied by {short(suspect.usual / suspect.value, digits=2)}", False

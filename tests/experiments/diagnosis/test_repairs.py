@@ -1,0 +1,160 @@
+"""What is to blame, and what mends it, on networks broken by hand: the oracle is what was done."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from rankscope.ask import Subject
+from rankscope.core.network import Network, Spec
+from rankscope.core.weights import named_tensors, tensor_digests
+from rankscope.experiments.diagnosis import examine, health, measured_of, weights_of
+from rankscope.experiments.diagnosis._causes import directions, figures_of, suspects
+from rankscope.experiments.diagnosis._measure import VIEWS, between_texts
+from rankscope.experiments.diagnosis._repairs import exchanged
+
+
+def subject_of(*, place: str = "pre", texts: int = 6) -> Subject:
+    network = Network.random(Spec(5, 4, 32, norm_place=place, init="lecun"), seed=3)
+    x = torch.randn(texts, 24, 32, generator=torch.Generator().manual_seed(1))
+    return Subject(network, x)
+
+
+def weight_of(subject: Subject, layer: int, role: str) -> torch.nn.Parameter:
+    (found,) = (
+        each for each in weights_of(subject.network) if (each.layer, each.role) == (layer, role)
+    )
+    return found.stored
+
+
+def multiply(subject: Subject, layer: int, role: str, factor: float) -> None:
+    with torch.no_grad():
+        weight_of(subject, layer, role).mul_(factor)
+
+
+def test_nothing_is_blamed_in_a_healthy_network() -> None:
+    mended = examine(subject_of())
+    assert not mended.causes
+    assert not mended.changes
+    assert all(each.fate not in ("collapse", "slow") for each in mended.found)
+
+
+@pytest.mark.parametrize(
+    ("role", "factor", "kind", "part", "path"),
+    [
+        ("output", 0.0, "dead sublayer", "attention", "blocks.2.attention.output.weight"),
+        ("value", 0.0, "dead sublayer", "attention", "blocks.2.attention.value.weight"),
+        ("down", 0.0, "dead sublayer", "MLP", "blocks.2.mlp.down.weight"),
+        ("mlp gain", 1e-4, "dead sublayer", "MLP", "blocks.2.norms.mlp.weight"),
+        ("down", 60.0, "dominating sublayer", "MLP", "blocks.2.mlp.down.weight"),
+        ("query", 400.0, "entropy collapse", "attention", "blocks.2.attention.query.weight"),
+    ],
+)
+def test_the_weight_that_was_changed_is_named_and_mended(
+    role: str, factor: float, kind: str, part: str, path: str
+) -> None:
+    subject = subject_of()
+    healthy = measured_of(subject)
+    multiply(subject, 3, role, factor)
+    mended = examine(subject)
+    (finding,) = (each for each in mended.found if each.kind == kind)
+    assert (finding.fate, finding.layer, finding.part) == ("collapse", 3, part)
+    assert (mended.causes[0].paths, mended.causes[0].layer) == ((path,), 3)
+    lost, back = (
+        health(finding, each) - health(finding, mended.before) for each in (healthy, mended.after)
+    )
+    assert back > 0.5 * lost > 0
+
+
+def test_a_part_of_which_nothing_is_left_is_drawn_anew_and_others_are_scaled() -> None:
+    for factor, drawn in ((0.0, True), (60.0, False)):
+        subject = subject_of()
+        before = weight_of(subject, 2, "down").detach().clone()
+        multiply(subject, 2, "down", factor)
+        mended = examine(subject)
+        assert mended.causes[0].drawn is drawn
+        ((_, repaired),) = mended.changes.values()
+        size = repaired.square().mean() / before.square().mean()
+        assert 0.5 < float(size) < 2.0
+        if not drawn:  # the same weights, up to a factor
+            torch.testing.assert_close(repaired / repaired.norm(), before / before.norm())
+
+
+def test_the_model_stays_as_it_is() -> None:
+    subject = subject_of()
+    multiply(subject, 3, "down", 60.0)
+    before = tensor_digests(named_tensors(subject.network))
+    assert examine(subject).causes
+    assert tensor_digests(named_tensors(subject.network)) == before
+    parameter = weight_of(subject, 1, "up")
+    changes = {id(parameter): (parameter, torch.zeros_like(parameter))}
+    with exchanged(changes, subject.network):
+        assert not weight_of(subject, 1, "up").any()
+    with pytest.raises(KeyError), exchanged(changes, subject.network):
+        raise KeyError
+    assert weight_of(subject, 1, "up") is parameter
+
+
+def test_directions_are_counted_as_by_singular_values() -> None:
+    for shape in ((20, 30), (300, 200)):  # exactly, and by random vectors
+        matrix = torch.randn(*shape, generator=torch.Generator().manual_seed(0)).double()
+        square = torch.linalg.svdvals(matrix).square()
+        expected = float(square.sum().square() / square.square().sum())
+        assert directions(matrix) == pytest.approx(expected, rel=0.1)
+    assert directions(torch.outer(torch.arange(200.0), torch.ones(300))) == pytest.approx(
+        1, rel=0.3
+    )
+
+
+def test_a_suspect_differs_from_other_layers_and_from_the_twin() -> None:
+    subject = subject_of()
+    twin = replace(subject, network=Network.random(subject.network.spec, seed=9))
+    assert suspects(subject, twin) == []
+    for layer in range(1, 6):  # all alike, as training may leave them: unlike the twin alone
+        multiply(subject, layer, "up", 5.0)
+    assert suspects(subject, twin) == []
+    multiply(subject, 4, "up", 5.0)
+    (found,) = suspects(subject, twin)
+    assert (found.weight.layer, found.weight.role, found.figure) == (4, "up", "size")
+    assert found.value == pytest.approx(25 * found.fresh, rel=0.1)
+    assert found.value == pytest.approx(5 * found.usual, rel=0.1)
+
+
+def test_a_bias_is_told_beside_what_its_matrix_gives() -> None:
+    (bias,) = (
+        each
+        for each in weights_of(subject_of().network)
+        if (each.layer, each.role) == (1, "down bias")
+    )
+    with torch.no_grad():
+        bias.stored.fill_(0.5)
+    assert bias.matrix is not None
+    size = bias.matrix.value.double().square().mean().sqrt() * bias.matrix.value.shape[1] ** 0.5
+    assert figures_of(bias) == {"bias": pytest.approx(0.5 / float(size))}
+
+
+def test_texts_are_compared_as_tokens_of_one_sample_are() -> None:
+    generator = torch.Generator().manual_seed(0)
+    views = torch.randn(2, len(VIEWS), 8, 5, generator=generator)
+    views[1, 0] = views[1, 0, :, :1]  # the second layer has one mean for all texts
+    found = between_texts(views)
+    x = views[0, 1].mT.double()
+    apart = (x - x.mean(0)).norm() / x.norm()
+    assert float(found["relative_dispersion"][0, 1]) == pytest.approx(float(apart))
+    assert float(found["relative_dispersion"][1, 0]) == pytest.approx(0, abs=1e-6)
+    assert float(found["mean_cosine"][1, 0]) == pytest.approx(1)
+    assert float(found["effective_rank"][1, 0]) == pytest.approx(1, abs=1e-3)
+
+
+def test_texts_that_come_in_alike_collapse_only_beside_a_twin_that_tells_them_apart() -> None:
+    for texts, fate in ((6, "collapse"), (3, "unknown")):
+        subject = subject_of(texts=texts, place="post")
+        with torch.no_grad():  # the last norm gives every token the same
+            weight_of(subject, 4, "mlp gain").mul_(1e-4)
+            weight_of(subject, 4, "mlp norm bias").normal_(
+                generator=torch.Generator().manual_seed(0)
+            )
+        mended = examine(subject)
+        (found,) = (each for each in mended.found if each.kind == "collapse between texts")
+        assert found.fate == fate
+        assert mended.causes[0].paths[0].startswith("blocks.3.norms.mlp.")
