@@ -22,6 +22,7 @@ from ..shown import can_be_shown, steps_of
 
 SPEC = Spec(4, 2, 16, norm_place="post", norm_eps=1e-12, init=0.1)
 CHAPTERS = [
+    "Between texts",
     "Layer by layer",
     "Heads and tokens",
     "Spectrum, angles and sizes",

@@ -70,7 +70,7 @@ ENTRY = kit.study(
             "False alarms",
             "share",
             "linear",
-            "0 = none",
+            "0 = none of them alarms",
             "Whether anything is said to be wrong with a model that nothing was done to.",
             includes=(0.0, 1.0),
         ),
