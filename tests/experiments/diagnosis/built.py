@@ -6,8 +6,8 @@ from rankscope.ask import Subject
 from rankscope.core.network import Network, Spec
 from rankscope.experiments.diagnosis import RULES
 from rankscope.experiments.diagnosis._diagnose import judge
+from rankscope.experiments.diagnosis._evidence import Loss
 from rankscope.experiments.diagnosis._measure import Measured, measure
-from rankscope.experiments.diagnosis._rules import Loss
 from rankscope.results import Finding
 
 TOKENS, LAYERS = 40, 8

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from rankscope.core.network import Network, Spec
-from rankscope.experiments.diagnosis._measure import turn
+from rankscope.experiments.diagnosis._tokens import turn
 
 from .built import LAYERS, TOKENS, judged, network_of, tokens_of
 

@@ -9,11 +9,10 @@ from rankscope.ask import Subject
 from rankscope.core.masks import as_mask
 from rankscope.core.network import Network, Spec, Visibility
 from rankscope.core.tracing import trace
-from rankscope.experiments.diagnosis._measure import (
+from rankscope.experiments.diagnosis._measure import head_figures, measure
+from rankscope.experiments.diagnosis._tokens import (
     cosines,
-    head_figures,
     last_token,
-    measure,
     nearest,
     nearest_to_last,
     token_distances,

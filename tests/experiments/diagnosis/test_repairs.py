@@ -10,8 +10,9 @@ from rankscope.core.network import Network, Spec
 from rankscope.core.weights import named_tensors, tensor_digests
 from rankscope.experiments.diagnosis import examine, health, measured_of, weights_of
 from rankscope.experiments.diagnosis._causes import directions, figures_of, suspects
-from rankscope.experiments.diagnosis._measure import VIEWS, between_texts
+from rankscope.experiments.diagnosis._measure import VIEWS
 from rankscope.experiments.diagnosis._repairs import exchanged
+from rankscope.experiments.diagnosis._texts import between_texts
 
 
 def subject_of(*, place: str = "pre", texts: int = 6) -> Subject:

@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from rankscope.experiments.diagnosis import _rules as rules
+from rankscope.experiments.diagnosis._evidence import Evidence, find_loss
 from rankscope.experiments.diagnosis._measure import Measured
-from rankscope.experiments.diagnosis._rules import Evidence, find_loss
 
 from .built import made_up
 

@@ -4,8 +4,9 @@ from dataclasses import replace
 from typing import Final
 
 from rankscope.experiments.diagnosis import _causes as causes
-from rankscope.experiments.diagnosis._measure import Measured, between_texts
+from rankscope.experiments.diagnosis._measure import Measured
 from rankscope.experiments.diagnosis._repairs import RESTORED, Cause, Mended, health, is_bad
+from rankscope.experiments.diagnosis._texts import between_texts
 from rankscope.numerals import sentence_case, short
 from rankscope.results import Finding, Listing, Part
 

@@ -11,8 +11,10 @@ from rankscope.core.network import Network
 from rankscope.core.theory import thresholds
 from rankscope.experiments import kit, variants
 from rankscope.experiments.diagnosis import _measure as measure
+from rankscope.experiments.diagnosis._evidence import Loss, signed
 from rankscope.experiments.diagnosis._measure import Measured
-from rankscope.experiments.diagnosis._rules import Loss, signed
+from rankscope.experiments.diagnosis._texts import TEXT_SPECTRUM, TEXTS, between_texts
+from rankscope.experiments.diagnosis._tokens import cosines
 from rankscope.models.text import InputCheck
 from rankscope.numerals import plural, short
 from rankscope.results import Drawing, Listing, Part, literal
@@ -306,7 +308,7 @@ def similarity_rows(subject: kit.Subject, most_lost: int) -> pl.DataFrame:
                 "other_token": (places % size).tolist(),
                 "sample": [0] * size**2,
                 "metric": ["token_cosine"] * size**2,
-                "value": measure.cosines(first[layer]).flatten().tolist(),
+                "value": cosines(first[layer]).flatten().tolist(),
             }
         )
         for layer in sorted(layers)
@@ -319,8 +321,8 @@ def text_part(measured: Measured, twin: Measured | None) -> Part:
     if count < thresholds.LEAST_TEXTS:
         why = f"It takes {thresholds.LEAST_TEXTS} texts, and there are {count}."
         return Part("Between texts", (f"Cannot be told: {why}",))
-    mine = measure.between_texts(measured.views)
-    fresh = None if twin is None else measure.between_texts(twin.views)
+    mine = between_texts(measured.views)
+    fresh = None if twin is None else between_texts(twin.views)
     rows = []
     for at, view in enumerate(measure.VIEWS):
         entries = [float(mine[name][-1, at]) for name in mine]
@@ -349,7 +351,7 @@ def text_part(measured: Measured, twin: Measured | None) -> Part:
                 "By what stands for a text, beside the untrained twin and vectors drawn "
                 "independently of each other.",
                 options={"metrics": ["relative_dispersion", "mean_cosine", "effective_rank"]},
-                only={"part": (measure.TEXTS,)},
+                only={"part": (TEXTS,)},
                 title="How far texts lie apart",
             ),
             Drawing(
@@ -358,7 +360,7 @@ def text_part(measured: Measured, twin: Measured | None) -> Part:
                 "that darkens quickly from the top down has few directions left.",
                 "singular_value_share",
                 {"along": "index"},
-                {"part": (measure.TEXT_SPECTRUM,)},
+                {"part": (TEXT_SPECTRUM,)},
                 title="Singular values over the texts",
             ),
         ),

@@ -16,16 +16,17 @@ from rankscope.experiments import kit, variants
 from rankscope.experiments.diagnosis import _chapters as chapters
 from rankscope.experiments.diagnosis import _references as references
 from rankscope.experiments.diagnosis._answers import explain, repair_part, why_part
+from rankscope.experiments.diagnosis._evidence import Evidence, Loss
 from rankscope.experiments.diagnosis._measure import (
     STATES,
     Measured,
     masks,
     measure,
     rows,
-    text_rows,
 )
 from rankscope.experiments.diagnosis._repairs import Mended, mend
-from rankscope.experiments.diagnosis._rules import RULES, Evidence, Loss
+from rankscope.experiments.diagnosis._rules import RULES
+from rankscope.experiments.diagnosis._texts import text_rows
 from rankscope.experiments.questions import advise, bounds, deep, paths
 from rankscope.numerals import duration, plural, power_of_ten, sentence_case, short
 from rankscope.results import Finding, Headline, Listing, Part, Tone

@@ -21,18 +21,24 @@ from rankscope.core import metrics
 from rankscope.core.batches import Batch
 from rankscope.core.checks import valid_mask
 from rankscope.core.network import MLP, Attention, Block, Network, Visibility
-from rankscope.core.theory import thresholds
 from rankscope.errors import InputError
 from rankscope.experiments import kit
 from rankscope.experiments.diagnosis._causes import directions
-from rankscope.streams import stream
+from rankscope.experiments.diagnosis._tokens import (
+    common_tokens,
+    last_token,
+    nearest,
+    nearest_to_last,
+    token_distances,
+    turn,
+)
 
 PARTS = ("attention", "MLP", "norm")
 MOST_VALUES = 64
 """Singular values and tokens of a layer that are kept, the first ones."""
 THIS = "this model"
 STATES, STEPS, HEADS, SPECTRUM, TOKENS = "states", "steps", "heads", "spectrum", "tokens"
-SUBLAYERS, TEXTS, TEXT_SPECTRUM = "sublayers", "texts", "spectrum of texts"
+SUBLAYERS: Final = "sublayers"
 """Values of the column ``part``: each is drawn on its own."""
 VIEWS: Final = ("mean", "first token", "last token")
 """What stands for a whole text: the mean of its tokens, or one of them."""
@@ -123,81 +129,6 @@ def _refuse_overflow(x: Tensor, token_mask: Tensor | None, layer: int) -> None:
         )
 
 
-def token_distances(x: Tensor, counted: Tensor, *, most: int) -> Tensor:
-    """How far tokens are from the center, in root mean squares of all tokens' lengths.
-
-    (token, sample): the first ``most`` that count, in order, NaN where a sample has fewer; on the
-    CPU. The mean square over all tokens is the square of the relative dispersion.
-    """
-    x = x.double()
-    center = metrics.mean_center(x, counted).unsqueeze(-2)
-    squares = torch.where(counted, x.square().sum(-1), 0.0)
-    size = (squares.sum(-1) / counted.sum(-1)).sqrt().clamp_min(_TINY).unsqueeze(-1)
-    apart = torch.where(counted, (x - center).norm(dim=-1) / size, torch.nan)
-    order = torch.argsort(~counted, dim=-1, stable=True)
-    return apart.gather(-1, order)[:, :most].mT.cpu()
-
-
-def _unit(x: Tensor) -> Tensor:
-    """Tokens at length one, in float64; a token of zeros stays as it is."""
-    unit: Tensor = x.double() / x.double().norm(dim=-1, keepdim=True).clamp_min(_TINY)
-    return unit
-
-
-def cosines(x: Tensor) -> Tensor:
-    """Between all pairs of the tokens of one sample (token, feature)."""
-    return (_unit(x) @ _unit(x).mT).clamp(-1.0, 1.0).cpu()
-
-
-def turn(before: Tensor, after: Tensor, counted: Tensor) -> Tensor:
-    """By which angle tokens are turned, in radians: the median over the tokens of each sample.
-
-    Token by token, because one that is much longer than the others would speak for all.
-    """
-    a, b = (_unit(x.to(after.device)) for x in (before, after))
-    # Not from the cosine: near one it has lost the digits of a small angle.
-    angle = 2 * ((a - b).norm(dim=-1) / 2).clamp(max=1.0).asin()
-    return torch.where(counted, angle, torch.nan).nanquantile(0.5, dim=-1).cpu()
-
-
-def nearest(x: Tensor, counted: Tensor) -> tuple[Tensor, Tensor]:
-    """For each token the relative distance to its nearest fellow, and which that is.
-
-    (sample, token), infinite where a token does not count, on the CPU. Distances are in lengths of
-    the longer of the two.
-    """
-    x = x.double()
-    # Directly: through products the digits of small distances are lost.
-    apart = torch.cdist(x, x, compute_mode="donot_use_mm_for_euclid_dist")
-    pairs = counted.unsqueeze(-1) & counted.unsqueeze(-2)
-    pairs &= ~torch.eye(x.shape[1], dtype=torch.bool, device=x.device)
-    lengths = x.norm(dim=-1)
-    return _least(apart, lengths.unsqueeze(-1), lengths.unsqueeze(-2), pairs)
-
-
-def nearest_to_last(x: Tensor, counted: Tensor) -> tuple[Tensor, Tensor]:
-    """The same for the last token of each sample alone: (sample,)."""
-    x = x.double()
-    rows, place = torch.arange(len(x), device=x.device), last_token(counted)
-    last = x[rows, place]
-    pairs = counted.clone()
-    pairs[rows, place] = False
-    apart = (x - last.unsqueeze(1)).norm(dim=-1)
-    return _least(apart, last.norm(dim=-1, keepdim=True), x.norm(dim=-1), pairs)
-
-
-def _least(apart: Tensor, own: Tensor, others: Tensor, pairs: Tensor) -> tuple[Tensor, Tensor]:
-    relative = apart / torch.maximum(own, others).clamp_min(_TINY)
-    distance, fellow = torch.where(pairs, relative, torch.inf).min(-1)
-    return distance.cpu(), fellow.cpu()
-
-
-def last_token(counted: Tensor) -> Tensor:
-    """Where the last token of each sample stands that counts."""
-    places = torch.arange(counted.shape[1], device=counted.device).expand_as(counted)
-    return torch.where(counted, places, -1).amax(-1)
-
-
 def head_figures(
     pattern: Tensor, visibility: Visibility, token_mask: Tensor | None
 ) -> dict[str, Tensor]:
@@ -232,13 +163,6 @@ def head_figures(
     return {name: values.double().cpu() for name, values in found.items()}
 
 
-def _common(x: Tensor, counted: Tensor) -> Tensor:
-    """The tokens that count and are not many times as long as the median one."""
-    lengths = torch.where(counted, x.double().norm(dim=-1), torch.nan)
-    typical = lengths.nanquantile(0.5, dim=-1, keepdim=True)
-    return counted & ~(lengths > thresholds.GIANT_NORM * typical)
-
-
 def _state_figures(x: Tensor, counted: Tensor) -> tuple[dict[str, Tensor], Tensor]:
     """Figures of each sample, and its singular values over their sum (value, sample).
 
@@ -246,7 +170,7 @@ def _state_figures(x: Tensor, counted: Tensor) -> tuple[dict[str, Tensor], Tenso
     ("massive activations") make up nearly all of a state's norm, and whatever becomes of the others
     does not show in it: the common residual is without them.
     """
-    common = _common(x, counted)
+    common = common_tokens(x, counted)
     apart = metrics.deviations(x, token_mask=counted)
     spectrum = metrics.spectra(x, token_mask=counted)
     found = {
@@ -364,7 +288,7 @@ def _text_views(x: Tensor, counted: Tensor) -> Tensor:
     The mean is without giants, which are about the same in every text.
     """
     rows = torch.arange(len(x), device=x.device)
-    mean = metrics.mean_center(x.double(), _common(x, counted))
+    mean = metrics.mean_center(x.double(), common_tokens(x, counted))
     first, last = x[rows, counted.int().argmax(-1)], x[rows, last_token(counted)]
     return torch.stack([mean, first.double(), last.double()]).mT.float().cpu()
 
@@ -445,18 +369,6 @@ def _combined(parts: Sequence[Measured], combine: Callable[[list[Tensor]], Tenso
 
     names = [each.name for each in fields(Measured)]
     return Measured(**{name: one([getattr(part, name) for part in parts]) for name in names})
-
-
-def between_texts(views: Tensor) -> dict[str, Tensor]:
-    """How far texts lie apart, by layer from 0 and view, as if each were a token of one sample."""
-    x = views.permute(0, 1, 3, 2).flatten(0, 1).double()  # layer and view, text, feature
-    spectrum = metrics.spectra(x)
-    figures = {
-        "relative_dispersion": metrics.deviations(x).relative_dispersion(),
-        "mean_cosine": metrics.mean_cosine(x),
-        "effective_rank": spectrum.effective_rank(),
-    }
-    return {name: each.double().view(views.shape[:2]) for name, each in figures.items()}
 
 
 @torch.no_grad()
@@ -551,53 +463,3 @@ def rows(measured: Measured) -> pl.DataFrame:
     add(measured.values, "singular_value_share", SPECTRUM, layer=0, index=1)
     add(measured.distances, "token_distance", TOKENS, layer=0, token=0)
     return tables.stack(frames)
-
-
-def text_rows(measured: Measured, twin: Measured | None) -> list[pl.DataFrame]:
-    """How far texts lie apart, by layer: this model's views, the twin's, and unrelated vectors."""
-    frames: list[pl.DataFrame] = []
-
-    def add(views: Tensor, variant: str, view: int) -> None:
-        for metric, values in between_texts(views).items():
-            column = values[:, view].tolist()
-            labels = {"part": TEXTS, "variant": variant, "metric": metric}
-            frames.append(
-                tables.frame(
-                    {
-                        "layer": list(range(len(column))),
-                        "sample": [0] * len(column),
-                        **{name: [label] * len(column) for name, label in labels.items()},
-                        "value": column,
-                    }
-                )
-            )
-
-    if measured.views.shape[-1] < thresholds.LEAST_TEXTS:
-        return frames
-    for at, name in enumerate(VIEWS):
-        add(measured.views, name, at)
-    if twin is not None:
-        add(twin.views, "mean, untrained twin", 0)
-    null = torch.randn(measured.views.shape[1:], generator=stream(0, "isotropic texts"))
-    add(null.expand(measured.views.shape), "unrelated vectors", 0)
-    values = text_spectrum(measured)
-    layers, count = values.shape
-    frames.append(
-        tables.frame(
-            {
-                "part": [TEXT_SPECTRUM] * (layers * count),
-                "layer": [layer for layer in range(layers) for _ in range(count)],
-                "index": list(range(1, count + 1)) * layers,
-                "sample": [0] * (layers * count),
-                "metric": ["singular_value_share"] * (layers * count),
-                "value": values.flatten().tolist(),
-            }
-        )
-    )
-    return frames
-
-
-def text_spectrum(measured: Measured) -> Tensor:
-    """Singular values of the means of all texts, as parts of their sum: (layer, value)."""
-    sigma = metrics.spectra(measured.views[:, 0].mT.double()).sigma
-    return (sigma / sigma.sum(-1, keepdim=True).clamp_min(_TINY))[:, :MOST_VALUES]

@@ -15,7 +15,8 @@ from torch import Tensor, nn
 from rankscope.experiments import kit
 from rankscope.experiments.diagnosis import _causes as causes
 from rankscope.experiments.diagnosis._causes import Suspect, Weight
-from rankscope.experiments.diagnosis._measure import VIEWS, Measured, between_texts, measure
+from rankscope.experiments.diagnosis._measure import VIEWS, Measured, measure
+from rankscope.experiments.diagnosis._texts import between_texts
 from rankscope.numerals import short
 from rankscope.results import Finding
 
