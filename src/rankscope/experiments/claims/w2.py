@@ -5,6 +5,9 @@ judged mask by mask; its second half, on pretrained models, where one is given. 
 window is that information spreads slowly (docs/theory.md, section 7); why it should stay under
 other masks is not stated. That their random models were in training mode, with dropout, is a
 hypothesis of ours: it would explain a plateau.
+
+What counts as gone (1 % of the input's μ) was fixed before any run; that the input is BERT's own,
+with positions and a segment, after a first run on words alone, whose verdicts were the same.
 """
 
 import math

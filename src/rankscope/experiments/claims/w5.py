@@ -32,7 +32,7 @@ ENTRY = kit.claim(
     beyond="models trained here, the same models with random weights, and whether training makes "
     "tokens more anisotropic",
     options=("seed", "models", "texts", "length"),
-    seconds=1,
+    seconds=50,
     small=False,
     metrics=(
         kit.Metric(
