@@ -120,6 +120,8 @@ def test_long_work_is_begun_only_when_asked_for(rankscope, refuses, monkeypatch)
     for command in ("trace", "deep", "masks", "bounds", "paths", "diagnose", "predict"):
         said = refuses(command, *small, "--json")
         assert "say --yes to run it" in said
+        assert "--layers" not in said  # that is the question
+        assert ("--draws" in said) == (command == "predict")
         assert " and " in said
     assert rankscope("trace", *small, "--json", "--yes").returncode == 0
 

@@ -37,7 +37,9 @@ def run(entry: Entry, config: Any, options: OutputOptions) -> Result:
     """Run an experiment under a configuration, and deliver its result."""
     _refuse_useless(options)
     if isinstance(options, QuestionOptions) and not options.yes:
-        refuse_unasked(entry.module().cost(config), "--length, --passages, --layers")
+        # What is asked about stays as it is: fewer draws, or less text.
+        draws = "--draws, " * hasattr(config, "draws")
+        refuse_unasked(entry.module().cost(config), f"{draws}--passages, --length")
     folder = None if options.as_json and options.output is None else _folder(options)
     start = time.perf_counter()
     with progress() as begin:
