@@ -51,12 +51,13 @@ def comparison(options: QuestionOptions, models: Sequence[str]) -> Any:
         raise InputError(f"--seed {setup.seed} changes nothing: no model has @init behind it.")
     if setup.pickled and len(drawn) == len(compared):
         raise InputError("--pickled is about pretrained weights, and @init draws new ones.")
-    same = ("length", "special_tokens", "tokenizer", "pickled", "device", "dtype", "seed")
+    same = ("special_tokens", "tokenizer", "pickled", "device", "dtype", "seed")
     return compare.configuration(
         models=compared,
         texts=None if setup.text is None else setup.texts.samples,
         ids=setup.token_ids,
         samples=setup.passages,
+        length=setup.length if "length" in options.given else None,
         limited=not options.yes,
         **{name: getattr(setup, name) for name in same},
     )

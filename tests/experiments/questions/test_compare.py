@@ -64,9 +64,9 @@ def test_listed_figures_are_medians_of_the_table(found: Result) -> None:
 
 
 def test_the_one_that_collapses_is_named(found: Result) -> None:
-    assert found.headline.text.startswith("without loses most")
-    assert found.sentences[0].startswith("without loses most")
-    assert "with loses least" in found.sentences[0]
+    assert found.headline.text.startswith("with keeps its tokens apart best")
+    assert found.sentences[0].startswith("Tokens become most alike in without")
+    assert "furthest apart in with:" in found.sentences[0]
     assert "without and with part at layer 1" in found.sentences[1]
     assert "most alike in without" in found.sentences[2]
     assert found.warnings == ()
@@ -86,11 +86,16 @@ def measured(name: str, *layers: tuple[float, ...], **more: object) -> words.Mea
     return words.Measured(Model(name, label=name, **more), table)
 
 
-def test_loss_is_a_share_of_what_there_was() -> None:
-    """From 0.9 to 0.3 more is lost than from 0.2 to 0.18, though that is less in the end."""
-    said = words.sentences([measured("a", (0.9,), (0.3,)), measured("b", (0.2,), (0.18,))])
-    assert said[0].startswith("a loses most")
+def test_the_healthier_is_the_one_whose_tokens_stay_apart() -> None:
+    """From 0.9 to 0.3 more is lost than from 0.2 to 0.18, and yet more is left."""
+    found = [measured("a", (0.9,), (0.3,)), measured("b", (0.2,), (0.18,))]
+    assert words.headline(found).text.startswith("a keeps its tokens apart best")
+    assert "0.3 at its lowest, 0.18 in b" in words.headline(found).text
+    said = words.sentences(found)
+    assert said[0].startswith("Tokens become most alike in b")
+    assert said[0].endswith("at the input a loses most, down to 0.33 of it.")
     assert "most alike in b" in said[2]
+    assert "loses most" not in words.sentences([found[1], measured("c", (0.9,), (0.9,))])[0]
 
 
 def test_they_part_where_samples_overlap_no_more() -> None:
@@ -111,12 +116,12 @@ def test_they_part_where_samples_overlap_no_more() -> None:
 
 def test_models_that_lose_alike_are_said_to() -> None:
     found = [measured("a", (1.0,), (0.95,)), measured("b", (1.0,), (0.96,))]
-    assert words.headline(found).text.startswith("They lose about as much")
-    assert words.sentences(found)[0].startswith("All lose about as much")
+    assert words.headline(found).text.startswith("They keep their tokens about")
+    assert words.sentences(found)[0].startswith("Tokens are about as far apart in all")
     assert "no more than a tenth" in words.sentences(found)[3]
     rising = [measured("a", (0.5,), (0.9,)), measured("b", (1.0,), (0.2,))]
     assert (
-        "a loses least: its relative residual never falls below the 0.5"
+        "furthest apart in a: its relative residual never falls below the 0.5"
         in words.sentences(rising)[0]
     )
 
@@ -148,9 +153,17 @@ def test_checkpoints_their_architecture_and_an_earlier_result(saved: Path, tmp_p
     ids = [[1, 7, 8, 2], [1, 9, 2]]
     first = compare([saved, f"{saved}/checkpoint-10@init"], ids=ids, seed=3)
     names = ["checkpoint-10", "checkpoint-200", "checkpoint-10 at initialisation"]
-    assert first.table["variant"].unique(maintain_order=True).to_list() == names
+    assert first.table["variant"].drop_nulls().unique(maintain_order=True).to_list() == names
     assert len(set(first.provenance["weights"].values())) == 3
     assert "From checkpoint-10 to checkpoint-200" in first.sentences[-1]
+    steps = tables.summary(first.table.filter(metric="lowest_relative_residual"))
+    lowest = {row[0]: row[3] for row in first.listings[0].rows}
+    assert dict(zip(steps["setting"], steps["median"], strict=True)) == pytest.approx(
+        {10.0: lowest["checkpoint-10"], 200.0: lowest["checkpoint-200"]}
+    )
+    assert [each.figure for each in first.drawings] == ["by_setting"] * 3 + ["by_layer"]
+    for drawing in first.drawings:
+        figures.draw(drawing, first)
     again = compare([saved, f"{saved}/checkpoint-10@init"], ids=ids, seed=3)
     assert again.provenance["digest"] == first.provenance["digest"]
     assert again.table.equals(first.table)
@@ -207,3 +220,21 @@ def test_special_tokens_can_be_left_out(tmp_path: Path) -> None:
     every = compare(made, ["a a a"], tokenizer=tokenizer)
     metric = pl.col("metric") == "relative_residual"
     assert not found.table.filter(metric)["value"].equals(every.table.filter(metric)["value"])
+
+
+def test_models_of_few_positions_cut_what_they_read(tmp_path: Path) -> None:
+    """As a diagnosis does, and it is said where others read more."""
+    words_known = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a"]
+    (tmp_path / "v.txt").write_text("\n".join(words_known))
+    tokenizer = hf.BertTokenizer(str(tmp_path / "v.txt"))
+    shape = {"vocab_size": 50, "hidden_size": 8, "num_hidden_layers": 1, "intermediate_size": 8}
+    made = {
+        str(most): hf.BertModel(
+            hf.BertConfig(**shape, num_attention_heads=2, max_position_embeddings=most)
+        )
+        for most in (16, 64)
+    }
+    found = compare(made, ["a " * 100], tokenizer=tokenizer)
+    (warning,) = found.warnings
+    assert "16 at 16 tokens, 64 at 64 tokens; --length 16 gives" in warning
+    assert compare(made, ["a " * 100], tokenizer=tokenizer, length=16).warnings == ()

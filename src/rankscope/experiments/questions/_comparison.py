@@ -76,6 +76,11 @@ class Measured:
         first = self.course[0].median
         return self.lowest.median / first if first else 1.0
 
+    @property
+    def apart(self) -> float:
+        """The smallest relative residual: how far tokens are apart where they are most alike."""
+        return self.lowest.median
+
     def figure(self, metric: str) -> float | None:
         """A metric after the last layer; attention's is the median over all layers and heads."""
         rows = self.table.filter(metric=metric)
@@ -93,34 +98,68 @@ def _change(one: float, other: float) -> float:
 
 
 def headline(found: Sequence[Measured]) -> Headline:
-    """Who loses most, and who least."""
-    most, *_, least = sorted(found, key=lambda each: each.kept)
-    if _change(most.kept, least.kept) <= _APART:
-        return Headline("They lose about as much of the differences between tokens")
+    """Who keeps its tokens apart best, and who worst."""
+    most, *_, least = sorted(found, key=lambda each: each.apart)
+    if _change(most.apart, least.apart) <= _APART:
+        return Headline("They keep their tokens about as far apart")
     return Headline(
-        f"{most.name} loses most: {short(most.kept, digits=2)} of the relative residual is left at "
-        f"layer {most.lowest.layer}, {short(least.kept, digits=2)} in {least.name}"
+        f"{least.name} keeps its tokens apart best: the relative residual is "
+        f"{short(least.apart, digits=2)} at its lowest, {short(most.apart, digits=2)} in "
+        f"{most.name}"
     )
 
 
 def sentences(found: Sequence[Measured]) -> tuple[str, ...]:
-    """Who loses most, where the two furthest apart part, in what, and what training moved."""
-    most, *_, least = sorted(found, key=lambda each: each.kept)
+    """Whose tokens are most alike, where the two furthest apart part, in what, and what training
+    moved."""
+    most, *_, least = sorted(found, key=lambda each: each.apart)
     alike = min(found, key=lambda each: each.course[-1].median)
     lost = (
-        f"{most.name} loses most of the differences between tokens: its relative residual "
-        f"{_fall(most)}. {least.name} loses least: its relative residual {_fall(least)}."
+        f"Tokens become most alike in {most.name}: its relative residual {_fall(most)}. They stay "
+        f"furthest apart in {least.name}: its relative residual {_fall(least)}."
     )
-    if _change(most.kept, least.kept) <= _APART:
-        lost = f"All lose about as much: the relative residual {_fall(most)}."
+    if _change(most.apart, least.apart) <= _APART:
+        lost = f"Tokens are about as far apart in all: the relative residual {_fall(most)}."
     return (
-        lost,
+        f"{lost}{_more_lost(found, most)}",
         _parting(most, least),
         f"After the last layer tokens are most alike in {alike.name}: a relative residual of "
         f"{alike.course[-1]}.",
         f"At the end {most.name} and {least.name} {_difference(most, least)}.",
         *_training(found),
     )
+
+
+def _more_lost(found: Sequence[Measured], alike: Measured) -> str:
+    """Who loses more on the way than the one whose tokens are most alike, which began lower."""
+    most = min(found, key=lambda each: each.kept)
+    if most is alike or _change(most.kept, alike.kept) <= _APART:
+        return ""
+    return (
+        f" Of what there was at the input {most.name} loses most, down to "
+        f"{short(most.kept, digits=2)} of it."
+    )
+
+
+def by_step(found: Sequence[Measured]) -> pl.DataFrame | None:
+    """Figures of every sample against the step, of checkpoints of one training; None of others."""
+    steps = [each for each in found if each.model.step is not None]
+    if len(steps) < 2 or len({each.model.training for each in steps}) > 1:
+        return None
+    rows: list[tuple[str, float, int, str, float]] = []
+    for each in steps:
+        for name, (metric, layer) in {
+            "lowest_relative_residual": (RESIDUAL, each.lowest.layer),
+            "last_mean_cosine": ("mean_cosine", each.layers),
+            "last_effective_rank": ("effective_rank", each.layers),
+        }.items():
+            own = each.table.filter(metric=metric, layer=layer)
+            rows += [
+                ("step", float(each.model.step or 0), sample, name, value)
+                for sample, value in own.select("sample", "value").iter_rows()
+            ]
+    rows.sort(key=lambda row: row[3])
+    return tables.from_rows(("parameter", "setting", "sample", "metric", "value"), rows)
 
 
 def _fall(measured: Measured) -> str:
@@ -194,6 +233,17 @@ def warnings(found: Sequence[Measured]) -> tuple[str, ...]:
         if each.check is not None
         for warning in each.check.warnings()
     ]
+    longest = {
+        each.name: max(each.check.lengths)
+        for each in found
+        if each.check is not None and each.check.cut
+    }
+    if len(set(longest.values())) > 1:
+        cut = ", ".join(f"{name} at {count} tokens" for name, count in longest.items())
+        said.append(
+            f"Texts were cut at different lengths: {cut}; --length {min(longest.values())} gives "
+            "all of them the same."
+        )
     if len({each.read for each in found} - {""}) > 1 and not all(each.own for each in found):
         inputs = "; ".join(f"{each.name}, {each.read}" for each in found)
         said.append(f"They were not measured on the same input: {inputs}.")

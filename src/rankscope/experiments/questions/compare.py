@@ -20,7 +20,41 @@ from rankscope.experiments.variants import TRANSFORMER
 from rankscope.models.families import Loaded
 from rankscope.results import Result
 
-ENTRY = kit.question("compare", "Which of these keeps its tokens apart?")
+ENTRY = kit.question(
+    "compare",
+    "Which of these keeps its tokens apart?",
+    metrics=(
+        kit.Metric(
+            "lowest_relative_residual",
+            "Lowest relative residual",
+            "of all layers",
+            "log",
+            "0 = all tokens alike",
+            "The relative residual in the layer where its median over the samples is lowest.",
+            "down",
+        ),
+        kit.Metric(
+            "last_mean_cosine",
+            "Mean cosine at the end",
+            "last layer",
+            "linear",
+            "1 = all tokens point the same way",
+            "The mean cosine between tokens after the last layer.",
+            "up",
+            includes=(0.0, 1.0),
+        ),
+        kit.Metric(
+            "last_effective_rank",
+            "Effective rank at the end",
+            "last layer",
+            "linear",
+            "1 = one direction is left",
+            "The effective rank of the tokens after the last layer.",
+            "down",
+            includes=(1.0,),
+        ),
+    ),
+)
 _INIT: Final = "@init"
 _CHECKPOINT: Final = re.compile(r"checkpoint-(\d+)")
 _WHOLE = ("this model", TRANSFORMER)
@@ -38,8 +72,8 @@ class Config(kit.Config):
     """Token ids instead of texts."""
     samples: int = 32
     """How many bundled passages."""
-    length: int = 128
-    """Tokens of a sample at most."""
+    length: int | None = None
+    """Tokens of a sample at most: 128, or as many as a model has positions for, unless given."""
     special_tokens: bool = True
     tokenizer: Any = None
     pickled: bool = False
@@ -79,12 +113,19 @@ def run(config: Config, on_step: kit.OnStep) -> kit.Result:
     )
     shared = [name for name in words.OF_TOKENS if all(name in m.table["metric"] for m in found)]
     caption = "Each curve is one model on the same input."
+    by_step = words.by_step(found)
+    drawn = () if by_step is None else by_step["metric"].unique(maintain_order=True)
     return ENTRY.result(
         config,
         title=" and ".join(each.name for each in found) if len(found) == 2 else "",
         sentences=words.sentences(found),
         # As variants, which charts and tables put side by side; models would each have a panel.
-        table=tables.joined({each.name: each.table for each in found}),
+        table=tables.stack(
+            [
+                tables.joined({each.name: each.table for each in found}),
+                *([] if by_step is None else [by_step]),
+            ]
+        ),
         about={
             "input": "; ".join(dict.fromkeys(each.read for each in found if each.read)),
             "weights": {each.name: each.weights for each in found if each.weights},
@@ -92,7 +133,10 @@ def run(config: Config, on_step: kit.OnStep) -> kit.Result:
         headline=words.headline(found),
         warnings=words.warnings(found),
         listings=words.listings(found),
-        drawings=(kit.Drawing("by_layer", caption, options={"metrics": shared}),),
+        drawings=(
+            *(kit.Drawing("by_setting", metric=metric) for metric in drawn),
+            kit.Drawing("by_layer", caption, options={"metrics": shared}),
+        ),
         shown=("relative_residual",),
     )
 
@@ -164,7 +208,7 @@ def compare(
     texts: Sequence[str] | None = None,
     *,
     ids: Sequence[Sequence[int]] | None = None,
-    length: int = 128,
+    length: int | None = None,
     samples: int = 32,
     special_tokens: bool = True,
     seed: int = 0,
@@ -186,7 +230,8 @@ def compare(
     architecture at initialisation, a model or what ``rankscope.load`` returns, a ``Subject``, or a
     ``Result`` of ``trace`` or ``diagnose`` or its ``.parquet`` file. A folder with checkpoints of a
     training stands for all of them. The other options are those of ``rankscope.load`` and of what
-    is read: ``texts``, token ``ids``, or the first ``samples`` bundled passages.
+    is read: ``texts``, token ``ids``, or the first ``samples`` bundled passages, cut to ``length``
+    tokens: 128 unless given, or as many as a model has positions for.
     """
     config = Config(
         seed,
