@@ -96,28 +96,26 @@ def model_subject(
         batch_size=batch_size,
         check=check,
         twin=lambda seed: loaded.reinitialised(seed=seed).network,
-        origin=_origin(loaded, reading, source if named else None),
+        origin=_origin(loaded, reading),
     )
 
 
-def _origin(
-    loaded: Loaded, reading: Callable[[Loaded], tuple[BlockInput, InputCheck]], source: Any
-) -> Origin:
+def _origin(loaded: Loaded, reading: Callable[[Loaded], tuple[BlockInput, InputCheck]]) -> Origin:
     """A loaded model as what a subject came from, with how it reads the same input again."""
 
     def fresh(seed: int) -> Subject:
         drawn = loaded.reinitialised(seed=seed)
         read, _ = reading(drawn)
-        origin = _origin(drawn, reading, None)
+        origin = _origin(drawn, reading)
         return Subject(drawn.network, read.x, read.token_mask, origin=origin)
 
-    folder = None if source is None else Path(source).expanduser()
+    folder = Path(loaded.name).expanduser()
     return Origin(
         model=loaded.original,
         fresh=fresh,
         read=lambda: reading(loaded)[0].x,
         save=loaded.save,
-        folder=folder if folder is not None and folder.is_dir() else None,
+        folder=folder if folder.is_dir() else None,
     )
 
 

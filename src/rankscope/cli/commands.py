@@ -55,12 +55,21 @@ def diagnose(
             show_default=False,
         ),
     ] = None,
+    fix: Annotated[
+        str,
+        typer.Option(
+            metavar="FOLDER",
+            help="Write the model with the repairs that help into a new folder; its own files "
+            "stay as they are.",
+            show_default=False,
+        ),
+    ] = "",
 ) -> None:
     """Is it collapsing, where, why, and what now? One answer, one page, every part of every block.
 
     By default: a random network of BERT-base's shape on bundled text. Nothing is downloaded.
     """
-    result = _answer("diagnose", options)
+    result = _answer("diagnose", options, fix=fix)
     failing = {"collapse": ("collapse",), "slow": ("collapse", "slow")}.get(fail_on or "", ())
     if any(finding.fate in failing for finding in result.findings):
         raise typer.Exit(_FOUND)

@@ -1,18 +1,23 @@
 """What is to blame, and what mends it, on networks broken by hand: the oracle is what was done."""
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
 
-from rankscope.ask import Subject
+from rankscope.ask import Subject, model_subject
 from rankscope.core.network import Network, Spec
 from rankscope.core.weights import named_tensors, tensor_digests
+from rankscope.errors import InputError
 from rankscope.experiments.diagnosis import examine, health, measured_of, weights_of
 from rankscope.experiments.diagnosis._causes import directions, figures_of, suspects
 from rankscope.experiments.diagnosis._measure import VIEWS
-from rankscope.experiments.diagnosis._repairs import exchanged
+from rankscope.experiments.diagnosis._repairs import check_folder, exchanged, write_repaired
 from rankscope.experiments.diagnosis._texts import between_texts
+from rankscope.experiments.questions.diagnose import Config, run
+from rankscope.experiments.studies import zoo
+from rankscope.models.families import load
 
 
 def subject_of(*, place: str = "pre", texts: int = 6) -> Subject:
@@ -159,3 +164,44 @@ def test_texts_that_come_in_alike_collapse_only_beside_a_twin_that_tells_them_ap
         (found,) = (each for each in mended.found if each.kind == "collapse between texts")
         assert found.fate == fate
         assert mended.causes[0].paths[0].startswith("blocks.3.norms.mlp.")
+
+
+def broken_bert(folder: Path) -> Path:
+    subject = zoo.subject_of(zoo.make_model("bert", 3, 0), zoo.Config())
+    assert zoo.break_model(subject, zoo.FAULTS["MLP output zero"], 2, 0)
+    assert subject.origin is not None
+    subject.origin.save(folder)
+    return folder
+
+
+def test_the_repaired_checkpoint_is_written_beside_the_model_and_is_sound(tmp_path: Path) -> None:
+    model, fixed = broken_bert(tmp_path / "model"), tmp_path / "fixed"
+    kept = (model / "model.safetensors").read_bytes()
+    ids = [[3 + (7 * row + place) % 500 for place in range(24)] for row in range(6)]
+    found = run(Config(model_subject(model, ids=ids), fix=str(fixed)), lambda _: None)
+    (dead,) = (each for each in found.findings if each.kind == "dead sublayer")
+    assert (dead.fate, dead.layer, dead.part) == ("collapse", 2, "MLP")
+    assert dead.module == "encoder.layer.1.output.dense.weight"
+    assert f"`{dead.module}`" in dead.cause
+    assert "drawn anew" in dead.remedy
+    assert "the problem lies in this model's weights" in dead.remedy
+    assert str(fixed) in found.sentences[-1]
+    assert (model / "model.safetensors").read_bytes() == kept
+    again = examine(model_subject(fixed, ids=ids))
+    assert not [each for each in again.found if each.kind == "dead sublayer" and each.layer]
+    old, new = (load(each).original.state_dict() for each in (model, fixed))
+    assert [name for name in old if not torch.equal(old[name], new[name])] == [dead.module]
+
+
+def test_nothing_is_overwritten(tmp_path: Path) -> None:
+    model = broken_bert(tmp_path / "model")
+    (tmp_path / "file").write_text("mine")
+    subject = model_subject(model, ids=[[5, 6, 7]] * 4)
+    for folder, why in ((model, "the model's own"), (tmp_path, "not empty"), ("file", "is a file")):
+        with pytest.raises(InputError, match=why):
+            check_folder(tmp_path / folder, subject)
+    with pytest.raises(InputError, match="a network is none"):
+        check_folder(tmp_path / "new", subject_of())
+    healthy = examine(zoo.subject_of(zoo.make_model("bert", 3, 0), zoo.Config()))
+    assert "Nothing was written" in write_repaired(healthy, subject, tmp_path / "new")
+    assert not (tmp_path / "new").exists()

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from typing import Any, Final
 
 import polars as pl
@@ -24,7 +25,7 @@ from rankscope.experiments.diagnosis._measure import (
     measure,
     rows,
 )
-from rankscope.experiments.diagnosis._repairs import Mended, mend
+from rankscope.experiments.diagnosis._repairs import Mended, check_folder, mend, write_repaired
 from rankscope.experiments.diagnosis._rules import RULES
 from rankscope.experiments.diagnosis._texts import text_rows
 from rankscope.experiments.questions import advise, bounds, deep, paths
@@ -45,9 +46,18 @@ Chapter = tuple[Part, pl.DataFrame | None]
 
 
 def diagnose_subject(
-    subject: kit.Subject, lacking: variants.Parts, seed: int, on_step: kit.OnStep
+    subject: kit.Subject,
+    lacking: variants.Parts,
+    seed: int,
+    on_step: kit.OnStep,
+    fix: Path | None = None,
 ) -> dict[str, Any]:
-    """Measure, judge, and put into words: the fields of a ``Result``."""
+    """Measure, judge, and put into words: the fields of a ``Result``.
+
+    ``fix`` is where a repaired checkpoint is to be written.
+    """
+    if fix is not None:
+        check_folder(fix, subject)
     on_pass, on_context, on_reference, on_ablation, *on_others = kit.parts(
         on_step, 4, 3, 3, 3, 3, 2, 4, 6, 2, 4
     )
@@ -110,6 +120,8 @@ def diagnose_subject(
     lowest, at = measured.lowest
     held_against = references.beside(reference, measured)
     answers = _answers(findings, loss.sentence, held_against, asked[-1][0].listings)
+    if fix is not None:
+        answers.append(("what now", write_repaired(mended, subject, fix)))
     return {
         "headline": _headline(findings),
         "sentences": tuple(sentence for _, sentence in answers),

@@ -7,11 +7,13 @@ restores is asked of the figure by which each finding was judged.
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Final, Self
 
 import torch
 from torch import Tensor, nn
 
+from rankscope.errors import InputError
 from rankscope.experiments import kit
 from rankscope.experiments.diagnosis import _causes as causes
 from rankscope.experiments.diagnosis._causes import Suspect, Weight
@@ -394,3 +396,35 @@ class _Bench:
             part = suspect.figure in ("dead rows", "dead columns")
             return f"{'zero ' + suspect.figure[5:] + ' ' if part else ''}drawn anew", True
         return f"multiplied by {short(suspect.usual / suspect.value, digits=2)}", False
+
+
+def check_folder(folder: Path, subject: kit.Subject) -> None:
+    """Raise unless a repaired checkpoint can be written there: into a folder that is new or empty.
+
+    The model's own is neither, so that nothing is ever overwritten.
+    """
+    if subject.origin is None:
+        raise InputError(
+            f"fix={str(folder)!r} writes a repaired checkpoint, and a network is none; give a "
+            "model (a folder, a Hub id, one of transformers)."
+        )
+    if folder.exists() and not folder.is_dir():
+        raise InputError(f"{folder} is a file; name a folder that does not exist yet.")
+    if folder.is_dir() and any(folder.iterdir()):
+        own = subject.origin.folder
+        whose = "the model's own folder" if own and own.samefile(folder) else "not empty"
+        raise InputError(
+            f"{folder} is {whose}, and nothing is overwritten; name a folder that does not exist "
+            "yet."
+        )
+
+
+def write_repaired(mended: Mended, subject: kit.Subject, folder: Path) -> str:
+    """Write a checkpoint with the repairs that help, and say so; nothing if none does."""
+    check_folder(folder, subject)
+    assert subject.origin is not None
+    if not mended.causes:
+        return f"Nothing was written to {folder}: there is no repair that helps."
+    with exchanged(mended.changes, subject.origin.model, subject.network):
+        subject.origin.save(folder)
+    return f"The repaired model is in {folder}; `rankscope diagnose {folder}` looks at it."

@@ -294,7 +294,8 @@ def _sublayers(
     layer, _, *figures = bad[0]
     same = [each[1] for each in bad if each[0] == layer]
     rest = [f"the {each[1]} of layer {each[0]}" for each in bad if each[0] != layer]
-    also = f" So does {', '.join(rest[:4])}{', …' if len(rest) > 4 else ''}." if rest else ""
+    more = ", …" if len(rest) > 4 else ""
+    also = f" The same is true of {', '.join(rest[:4])}{more}." if rest else ""
     this, others, untrained = (short(each, digits=2) for each in figures)
     words = (
         f"the {' and the '.join(same)} of layer {layer} {told.format(figure=this)}; it is {others} "

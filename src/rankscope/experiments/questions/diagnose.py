@@ -143,10 +143,14 @@ ENTRY = kit.question(
 
 @dataclass(frozen=True)
 class Config(kit.Question):
-    """``parts``: what SAN and others lack; ``reference_seed`` draws networks to compare with."""
+    """``parts``: what SAN and others lack; ``reference_seed`` draws networks to compare with.
+
+    ``fix`` is a folder for the repaired checkpoint, if there is to be one.
+    """
 
     parts: variants.Parts = "steps"
     reference_seed: Seed = 0
+    fix: str = ""
 
     def describe(self) -> dict[str, Any]:
         """What is taken away, in words."""
@@ -165,7 +169,8 @@ def cost(config: Config) -> Cost:
 def run(config: Config, on_step: kit.OnStep) -> kit.Result:
     """Measure the model once, stage by stage, judge it by rules, and explain."""
     parts, seed = config.parts, config.reference_seed
-    fields = diagnosis.diagnose_subject(config.subject, parts, seed, on_step)
+    fix = Path(config.fix).expanduser() if config.fix else None
+    fields = diagnosis.diagnose_subject(config.subject, parts, seed, on_step, fix)
     on_step(1.0)
     # Its advice is a chapter, and brings its metrics.
     return ENTRY.result(
@@ -185,6 +190,7 @@ def diagnose(
     length: int | None = None,
     batch_size: int = 8,
     seed: Seed = 0,
+    fix: str | Path | None = None,
     on_step: kit.OnStep | None = None,
     **loading: Any,
 ) -> kit.Result:
@@ -202,7 +208,8 @@ def diagnose(
     ``load``. A ``Network`` reads ``x``, or texts in random embeddings. ``measured`` leaves tokens
     out of the figures that the network still sees (CLS and the like); ``parts`` says
     what SAN and the others lack (see ``four_variants``); ``seed`` draws the networks to compare
-    with; ``on_step`` is told the share of the work that is done.
+    with; ``on_step`` is told the share of the work that is done. ``fix`` is a folder, new or empty,
+    into which the model is written with the repairs that help, its own files untouched.
     """
     if isinstance(model, Network):
         if loading:
@@ -224,4 +231,5 @@ def diagnose(
 
         subject = model_subject(model, texts, length=length, seed=seed, **loading)
     subject = replace(subject, batch_size=whole("batch_size", batch_size, least=1))
-    return run(Config(subject, parts, seed), on_step or kit.silent)
+    folder = "" if fix is None else str(fix)
+    return run(Config(subject, parts, seed, folder), on_step or kit.silent)

@@ -15,6 +15,7 @@ from rankscope.core.tracing import captured_input, evaluating, refuse_broken, wi
 from rankscope.errors import InputError, KindError, ShapeError, SourceError
 from rankscope.models.families._architectures import family_of
 from rankscope.models.families._family import Family, Original
+from rankscope.models.families._sources import quiet
 from rankscope.models.families._tokenization import encode, input_check, special_tokens
 from rankscope.models.families._verification import Verification, compare, image_shape, sees_images
 from rankscope.models.text import InputCheck
@@ -235,9 +236,10 @@ class Loaded:
     def save(self, folder: Path) -> None:
         """Write the original's weights as they are now, and its tokeniser, for ``load`` to read."""
         parts: tuple[Any, ...] = (self.original, self.tokenizer, self.processor)
-        for part in parts:
-            if hasattr(part, "save_pretrained"):
-                part.save_pretrained(folder)
+        with quiet():
+            for part in parts:
+                if hasattr(part, "save_pretrained"):
+                    part.save_pretrained(folder)
 
     def reinitialised(self, *, seed: int = 0) -> "Loaded":
         """The same architecture with fresh random weights, drawn as the original draws them."""

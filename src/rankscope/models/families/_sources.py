@@ -184,7 +184,7 @@ def _attempt(name: str, action: Callable[[], Any], *, pickled: bool | None = Non
     Without ``pickled``, it is not about weights.
     """
     try:
-        with _quiet():
+        with quiet():
             return action()
     except SourceError:
         raise
@@ -245,14 +245,14 @@ def _ready_to_pad(tokenizer: Any) -> Any:
 
 def _optional(kind: Any, name: str, options: dict[str, Any]) -> Any:
     try:
-        with _quiet():
+        with quiet():
             return kind.from_pretrained(name, **options)
     except Exception:  # there is none, or none that can be read; texts are refused then
         return None
 
 
 @contextmanager
-def _quiet() -> Iterator[None]:
+def quiet() -> Iterator[None]:
     """No advice from the loaders on standard error: what matters becomes an error of ours."""
     level, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
     logging.set_verbosity_error()
