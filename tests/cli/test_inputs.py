@@ -173,3 +173,13 @@ def test_a_vocabulary_without_words_is_not_a_tokeniser(refuses, tmp_path) -> Non
     said = refuses("trace", "few")
     assert "one that knows no word" in said
     assert "--tokenizer" in said
+
+
+def test_a_text_that_is_not_there_is_noticed_before_a_model_is_loaded(
+    refuses, protein, monkeypatch
+) -> None:
+    monkeypatch.setattr("rankscope.models.families.load", lambda *_, **__: pytest.fail("loaded"))
+    for option in ("--text", "--ids"):
+        assert f"{option} nope.txt: there is no such file" in refuses(
+            "trace", protein, option, "nope.txt"
+        )

@@ -259,6 +259,10 @@ class Setup:
         return replace(subject, about={**subject.about, "init": init})
 
     def _loaded(self, seeded: bool) -> "Subject":
+        # First, so that a file which is not there is noticed before seconds of loading.
+        samples = None if self.text is None else self.texts.samples
+        ids = self.token_ids
+
         import torch
 
         from rankscope.ask._models import model_subject
@@ -278,8 +282,8 @@ class Setup:
         read_from = "" if self.text is None else self.texts.origin
         subject = model_subject(
             loaded,
-            None if self.text is None else self.texts.samples,
-            ids=self.token_ids,
+            samples,
+            ids=ids,
             length=self._model_length,
             samples=self.passages,
             special_tokens=self.special_tokens,

@@ -13,7 +13,7 @@ from rankscope.ask._words import GRID, Dialect
 from rankscope.core.network import Spec
 from rankscope.errors import InputError, RankscopeError
 from rankscope.models.text import Tokenizer, paragraphs, passages
-from rankscope.process import fingerprint, folder_fingerprint
+from rankscope.process import fingerprint, folder_fingerprint, is_path
 
 
 @dataclass(frozen=True)
@@ -90,7 +90,7 @@ class Sources:
         folder = placed(self.folder, model, "model")
         if folder.is_dir():
             return str(folder)
-        if model.startswith((".", "/", "~")) or model.count("/") > 1:
+        if is_path(model, self.folder):
             where = f" in {self.folder}" if self.folder else ""
             raise InputError(f"model: there is no folder {model}{where}; give one with a model.")
         return model
@@ -131,7 +131,11 @@ class Sources:
             if sys.stdin is None:
                 raise InputError(f"{named} reads standard input, which is closed.")
             return sys.stdin.buffer.read().decode("utf-8-sig")
-        except (OSError, ValueError) as error:  # also a path that cannot be one
+        except FileNotFoundError as error:
+            raise InputError(f"{named}: there is no such file.") from error
+        except OSError as error:
+            raise InputError(f"{named} cannot be read: {error.strerror}.") from error
+        except ValueError as error:  # also a path that cannot be one
             raise InputError(f"{named} cannot be read as UTF-8 text: {error}.") from error
 
 

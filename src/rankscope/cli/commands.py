@@ -287,7 +287,7 @@ def _help(opening: str, kind: Kind) -> str:
 
 
 @app.command(
-    help=_help("Re-check claims of both papers: verdicts from figures measured here.", "claim")
+    help=_help("Re-check the papers' claims: verdicts from figures measured here.", "claim")
 )
 @takes(ReproduceOptions)
 def reproduce(options: ReproduceOptions, *, ids: _Ids = None) -> None:

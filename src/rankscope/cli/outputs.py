@@ -146,6 +146,7 @@ def _print_line(outcomes: Sequence[Reproduction]) -> None:
         if series.runs[0].failure:
             ended = "could not be run"
         console.print(without_controls(f"{series.runs[0].id:<4} {ended} ({taken})"))
+        console.print(without_controls(f"     {outcomes[0].entry.title}"))
 
 
 def _json(outcome: Reproduction, seeds: str, options: OutputOptions) -> dict[str, Any]:

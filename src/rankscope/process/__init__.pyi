@@ -1,4 +1,5 @@
 from .files import discard_unfinished as discard_unfinished
+from .files import is_path as is_path
 from .files import is_unfinished as is_unfinished
 from .files import settle as settle
 from .files import whole_file as whole_file

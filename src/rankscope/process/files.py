@@ -20,6 +20,20 @@ _KINDS = {
 }
 
 
+def is_path(name: str, folder: str | Path = "") -> bool:
+    """Whether a name that may be a Hub id is a path: it is written as one, or begins as one.
+
+    >>> is_path("./model"), is_path("google/vit"), is_path("a/b/c")
+    (True, False, True)
+
+    ``google/vit`` is one where there is a folder ``google``.
+    """
+    if name.startswith((".", "/", "~")) or name.count("/") > 1:
+        return True
+    first, _, rest = name.partition("/")
+    return bool(rest) and Path(folder, first).is_dir()
+
+
 @contextmanager
 def whole_file(path: str | Path, *, follow_link: bool = True) -> Iterator[Path]:
     """A path to write to, which becomes ``path`` when all is written, and is gone otherwise.

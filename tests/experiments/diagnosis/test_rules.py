@@ -1,6 +1,7 @@
 """The rules on figures made up by hand, on both sides of every threshold."""
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -177,6 +178,14 @@ def test_most_is_lost_where_the_median_falls_most_before_tokens_are_alike() -> N
     assert loss.decades == pytest.approx(-4.0)
     assert loss.totals["attention"] == pytest.approx(-5.0)  # what comes after is not counted
     assert loss.agreeing == 3
+
+
+def test_entropy_is_told_in_tokens() -> None:
+    """Of 16 tokens, a fourth of the entropy of even attention is that of two: 16^(1/4)."""
+    given = made_up([[1.0]] * 2, entropy=[0.2499])
+    given = replace(given, tokens=torch.tensor([16]))
+    words = rules.entropy.finding(evidence(given)).sentence
+    assert words.endswith("as if a query looked at about 2 tokens.")
 
 
 def test_nothing_lost_is_said() -> None:

@@ -56,7 +56,7 @@ def test_the_most_and_the_exactness_are_told(found) -> None:
     parts = last.filter(pl.col("length").is_not_null()).sort("length")["median"].to_list()
     most = parts.index(max(parts))
     first, second = found.sentences
-    assert first.startswith(f"Paths of length {most} make most of the residual")
+    assert first.startswith(f"Paths of length {most} make the largest part of the residual")
     assert first.endswith(f"the longest added up (3) {short(parts[-1], digits=2)}.")
     assert second.startswith("All 27 attention paths were added up; with the biases they rebuild")
     assert found.key_figures["paths"] == 27

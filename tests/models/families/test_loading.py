@@ -60,6 +60,8 @@ def test_pickled_weights_only_when_asked_for(folder: Path) -> None:
         ("./nowhere", "there is no folder ./nowhere"),
         ("/nowhere/at/all", "there is no folder"),
         ("some/model", "some/model could not be loaded"),
+        ("models/nope", "there is no folder models/nope"),  # in a folder that there is
+        ("gpt-2", "Did you mean gpt2"),
         ("gpt2", "'gpt2' is built in: its architecture needs no weights"),
     ],
 )
@@ -67,6 +69,7 @@ def test_what_is_not_there(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, source: str, says: str
 ) -> None:
     monkeypatch.chdir(tmp_path)
+    (tmp_path / "models").mkdir()
     monkeypatch.setattr(_sources, "_hub_is_reachable", lambda: False)
     with pytest.raises(SourceError, match=says) as caught:
         load(source)

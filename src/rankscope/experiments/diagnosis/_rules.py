@@ -114,9 +114,10 @@ def entropy(evidence: Evidence) -> Words | str:
     words = f"No entropy collapse: attention is sharpest in layer {layer}, with {share}."
     if seen.fate != "absent":
         under_way = "" if bool(seen.found.any()) else " under way"
+        tokens = float(evidence.measured.tokens.double().quantile(0.5)) ** figure
         words = (
-            f"Entropy collapse{under_way}: in layer {layer} attention has {share}, so that most "
-            "queries look at hardly more than one token."
+            f"Entropy collapse{under_way}: in layer {layer} attention has {share}, as if a query "
+            f"looked at about {short(tokens, digits=2)} tokens."
         )
     return Words(seen, words, "attention")
 

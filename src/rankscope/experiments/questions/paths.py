@@ -19,6 +19,8 @@ ENTRY = kit.question(
     "Which paths carry the differences?",
     asks=kit.Asks(wide="sums over many paths mean nothing in half precision"),
 )
+_NOTICEABLE = 0.01
+"""Part of the residual that is worth telling."""
 _SHARE = "residual_share"
 _BY_LENGTH = kit.Drawing(
     "by_length",
@@ -126,9 +128,15 @@ def _shares_sentence(summary: pl.DataFrame) -> str:
         last.filter(metric=metric)["median"].to_list() for metric in (_SHARE, "projection")
     )
     most, largest = parts.index(max(parts)), shares.index(max(shares))
+    if parts[most] < _NOTICEABLE:
+        return (
+            f"No paths make a noticeable part of the residual, the most those of length {most}, "
+            f"{short(parts[most], digits=2)} of it: it comes from the biases."
+        )
     words = (
-        f"Paths of length {most} make most of the residual: {short(parts[most], digits=2)} of it, "
-        "projected on the whole, where all lengths add up to one"
+        f"Paths of length {most} make the largest part of the residual: "
+        f"{short(parts[most], digits=2)} of it, "
+        "projected on the whole, where all lengths and the biases add up to one"
     )
     if largest != most:
         words += (

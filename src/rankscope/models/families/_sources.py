@@ -6,6 +6,7 @@ import os
 import socket
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from difflib import get_close_matches
 from pathlib import Path
 from textwrap import shorten
 from typing import Any
@@ -22,6 +23,7 @@ from transformers.utils import logging
 from rankscope.arguments import checked
 from rankscope.errors import KindError, SourceError
 from rankscope.models.families._tokenization import BundledTokenizer
+from rankscope.process import is_path
 from rankscope.streams import global_stream
 
 _SMALL: dict[str, Any] = {
@@ -134,7 +136,7 @@ def _where(name: str) -> dict[str, bool]:
     if path.is_dir():
         _check_folder(path)
         return {"local_files_only": True}
-    if name.startswith((".", "/", "~")) or name.count("/") > 1:
+    if is_path(name):
         raise SourceError(f"there is no folder {name}; give a folder that holds a model.")
     return {"local_files_only": not _hub_is_reachable()}
 
@@ -192,7 +194,12 @@ def _attempt(name: str, action: Callable[[], Any], *, pickled: bool | None = Non
         reason = shorten(f"{type(error).__name__}: {error}", _LONG, placeholder=" …").rstrip(".")
         folder, advice = Path(name).expanduser(), ""
         if not folder.is_dir():
-            advice = " Give a folder, or a Hub id that is cached or while the Hub can be reached."
+            advice = (
+                " There is no such folder here; give one, or a Hub id that is cached or while the "
+                "Hub can be reached."
+            )
+            if name not in BUILTIN and (close := get_close_matches(name.lower(), BUILTIN)):
+                advice = f" Did you mean {' or '.join(close)}?{advice}"
             if name in BUILTIN:
                 advice += (
                     f" {name!r} is built in: its architecture needs no weights (init=True, "

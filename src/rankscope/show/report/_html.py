@@ -187,7 +187,7 @@ def write_overview(
     caption = "Verdicts by claim"
     table = TableView([TableCell(name) for name in heads], rows, caption, style="table overview")
     report = Report(
-        "Both papers, claim by claim",
+        "The papers, claim by claim",
         f"{counted}: {', '.join(counts)}." if counts else f"{counted}.",
         sections=[Section("All claims", _HOW, [Table(table, caption)])],
         provenance={"rankscope": __version__},
