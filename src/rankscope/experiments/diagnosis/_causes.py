@@ -33,7 +33,7 @@ _USUAL_BIAS: Final = 0.3
 _NOTICED: Final = math.log(2.0)
 """Logarithm of the factor from which a difference to other layers and to the twin is a suspicion.
 """
-_NOTICED_EMBEDDINGS: Final = math.log(5.0)
+_NOTICED_EMBEDDINGS: Final = math.log(3.0)
 """The same for embeddings, which have no other layer to be held against."""
 _DEAD_SHARE: Final = 0.05
 _ORDER: Final[tuple[Figure, ...]] = (

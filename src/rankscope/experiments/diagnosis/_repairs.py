@@ -171,6 +171,9 @@ def mend(
     found = tuple(judge(measured))
     bench = _Bench.of(subject, twin, prepare, fresh)
     suspects = causes.suspects(subject, twin) if any(map(is_bad, found)) else []
+    if not any(each.fate in ("collapse", "slow") for each in found):
+        # Nothing is lost: trained embeddings that differ from untrained ones are no suspects.
+        suspects = [each for each in suspects if each.weight.layer]
     blamed: list[Cause] = []
     tried: list[Cause] = []
     changes: Changes = {}

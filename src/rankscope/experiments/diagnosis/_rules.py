@@ -125,13 +125,16 @@ def entropy(evidence: Evidence) -> Words | str:
 @rule(
     "layer collapse",
     f"at least {thresholds.IDLE_LAYERS:g} of the layers turn the median token by less than "
-    f"{thresholds.IDLE_TURN:g} radians, so that they are close to the identity; under way if any "
-    "does",
+    f"{thresholds.IDLE_TURN:g} radians, so that they are close to the identity, and by less than "
+    f"{thresholds.HALVED_RESIDUAL:g} of what they do in the untrained twin; under way if any does",
 )
 def layers(evidence: Evidence) -> Words | str:
     """Whether layers become the identity, and which made the tokens too long to be changed."""
     turned = evidence.measured.turned
     idle = turned < thresholds.IDLE_TURN
+    if evidence.twin is not None:  # a layer may start close to the identity, and learn
+        fresh = evidence.twin.turned.quantile(0.5, dim=-1, keepdim=True)
+        idle &= turned < thresholds.HALVED_RESIDUAL * fresh
     share = idle.double().mean(0)
     least = turned.argmin(0) + 1
     seen = Sighting(share >= thresholds.IDLE_LAYERS, idle.any(0), turned.amin(0), least)
@@ -309,15 +312,17 @@ def _sublayers(
 @rule(
     "dead sublayer",
     "what attention, an MLP or a norm puts out differs from token to token by less than "
-    f"{thresholds.DEAD_SUBLAYER:g} of what the same part of the untrained twin does, and of what "
-    "it does in the other layers (in parts of the state's size)",
+    f"{thresholds.DEAD_SUBLAYER:g} of what it does in the other layers, and by less than in the "
+    "untrained twin; or here and in the other layers by less than "
+    f"{thresholds.DEAD_SUBLAYER:g} of what it does in the twin (in parts of the state's size)",
 )
 def dead(evidence: Evidence) -> Words:
     """Whether a sublayer does nothing, or the same to every token."""
     least = thresholds.DEAD_SUBLAYER
 
     def is_dead(_layer: int, _part: str, figure: float, usual: float, fresh: float) -> bool:
-        return figure < least * fresh and (figure < least * usual or usual < least * fresh)
+        alone = figure < least * usual and figure < fresh
+        return alone or max(figure, usual) < least * fresh
 
     seen, words, part, *_ = _sublayers(
         evidence,
