@@ -284,9 +284,11 @@ def test_a_real_claim(rankscope) -> None:
 def test_several_claims_have_a_line_each_and_are_listed_with_their_verdicts(rankscope) -> None:
     got = rankscope("reproduce", "D4", "w2", "D4")
     assert got.returncode == 0, got.stderr
-    first, second, _, summary = got.stdout.splitlines()
+    first, d4, second, w2, _, summary = got.stdout.splitlines()
     assert first.startswith("D4   holds; seed 0 alone (")
     assert second.startswith("W2   holds; seed 0 alone (")
+    claims = entries("claim")
+    assert (d4.strip(), w2.strip()) == (claims["D4"].title, claims["W2"].title)
     assert summary == "summary  rankscope-output/reproduce.html"
     again = rankscope("reproduce", "D4").stdout  # what is there is read
     assert "holds" in again
@@ -300,7 +302,7 @@ def test_several_claims_have_a_line_each_and_are_listed_with_their_verdicts(rank
 
 def test_several_seeds_are_judged_together(rankscope, ran) -> None:
     got = rankscope("reproduce", "D4", "W2", "D8", "--seeds=2", "--seed=3")
-    assert [line.rpartition(" (")[0] for line in got.stdout.splitlines()[:3]] == [
+    assert [line.rpartition(" (")[0] for line in got.stdout.splitlines()[:6:2]] == [
         "D4   holds; seeds 3, 4: stable",
         "W2   holds; seeds 3, 4: stable",
         "D8   holds; nothing is drawn",
@@ -337,7 +339,7 @@ def test_one_that_fails_to_run_is_reported_and_the_others_go_on(
     monkeypatch.setattr(Entry, "module", broken)
     got = rankscope("reproduce", "D2", "D3")
     assert got.returncode == 2
-    assert got.stdout.splitlines()[:2] == [
+    assert got.stdout.splitlines()[:4:2] == [
         "D2   could not be run (0.0 s)",
         "D3   holds; seed 0 alone (0.0 s)",
     ]

@@ -1,5 +1,7 @@
 """The server: figures of states, one sentence for every mistake, and many pages at once."""
 
+import asyncio
+import gc
 import gzip
 import json
 import time
@@ -12,8 +14,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from rankscope.show.lab._compute import run_task
-from rankscope.show.lab._server import description
+from rankscope.show.lab._server import _computed, description
 from rankscope.show.lab._state import PARAMETERS, State
+from rankscope.show.lab._worker import BrokenError, SupersededError
 
 SMALL = "layers=1&tokens=3&width=2"
 PARTS = ["/", "/lab.css", "/lab.js", "/mask.js", "/controls.js", "/charts.js", "/icon.svg"]
@@ -169,3 +172,29 @@ def test_fifty_pages_at_once_are_all_answered_and_memory_stays_flat(lab):
     assert memory(lab) - before < 24 * 2**20
     every = psutil.Process(lab.process.pid).children(recursive=True)
     assert len(every) == 3  # the one that is forked, and two workers
+
+
+def test_a_call_that_fails_after_its_browser_has_gone_is_not_told_to_the_terminal():
+    class Slow:
+        async def run(self, *_: str) -> bytes:
+            try:
+                await asyncio.sleep(60)
+            except asyncio.CancelledError:
+                raise BrokenError("superseded meanwhile") from None
+            return b""
+
+    class Gone:
+        async def receive(self) -> dict[str, str]:
+            return {"type": "http.disconnect"}
+
+    told = []
+
+    async def ask() -> None:
+        asyncio.get_running_loop().set_exception_handler(lambda _, context: told.append(context))
+        with pytest.raises(SupersededError):
+            await _computed(Slow(), Gone(), "first")
+        await asyncio.sleep(0.01)
+        gc.collect()
+
+    asyncio.run(ask())
+    assert told == []

@@ -7,6 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rankscope.errors import InputError
+from rankscope.show.lab._compute import first
 from rankscope.show.lab._presets import PRESETS
 from rankscope.show.lab._state import (
     LONGEST_QUERY,
@@ -125,3 +126,22 @@ def test_presets_are_states_one_for_each_figure():
     titles = " ".join(preset.title for preset in PRESETS)
     assert all(f"Fig. {number}" in titles for number in (2, 3, 4, 5))
     assert {preset.paper for preset in PRESETS} >= {"Dong et al. 2021", "Wu et al. 2024"}
+
+
+@pytest.mark.parametrize("seed", [0, 1, 2])
+@pytest.mark.parametrize(
+    ("title", "tone"),
+    [
+        ("Fig. 2, SAN", "collapse"),
+        ("Fig. 2, SAN + MLP", "collapse"),
+        ("Fig. 2, SAN + skip", "holds"),
+        ("Fig. 2, transformer", "holds"),
+        ("Fig. 3, one layer repeated", "collapse"),
+        ("Fig. 3, with a skip", "holds"),
+        ("Causal mask", "collapse"),
+        ("LayerNorm, random values", "collapse"),
+    ],
+)
+def test_presets_show_what_they_name_with_any_seed(title, tone, seed):
+    (query,) = (preset.query for preset in PRESETS if preset.title == title)
+    assert first(replace(State.read(query), seed=seed))["tone"] == tone

@@ -27,12 +27,14 @@ _STATES: Final = {
             "nothing.",
         ),
         "Fig. 2, SAN + skip": (
-            "skip=1&layers=12",
-            "A skip alone carries the tokens past the attention, and they stay apart.",
+            "skip=1&layers=12&scale=0.5",
+            "A skip alone carries the tokens past attention of half LeCun's weights, and they stay "
+            "apart.",
         ),
         "Fig. 2, transformer": (
-            "skip=1&mlp=4&norm=layer&place=post&layers=12",
-            "Skips, MLPs and LayerNorm after each sum, as in BERT.",
+            "skip=1&mlp=4&norm=layer&place=post&layers=12&scale=0.5",
+            "Skips, MLPs and LayerNorm after each sum, as in BERT, with half LeCun's weights: the "
+            "tokens stay apart.",
         ),
         "Fig. 3, one layer repeated": (
             "input=arc&shared=yes&layers=8&heads=1&width=8",
@@ -40,7 +42,7 @@ _STATES: Final = {
             "skip.",
         ),
         "Fig. 3, with a skip": (
-            "input=arc&shared=yes&layers=16&heads=1&width=8&scale=0.5&skip=1",
+            "input=arc&shared=yes&layers=16&heads=1&width=8&scale=0.25&skip=1",
             "The same layer with a skip: each step moves the tokens a little, and they stay apart.",
         ),
         "Fig. 4, paths with a skip": (
@@ -78,13 +80,13 @@ _STATES: Final = {
         "Equilibria": (
             "layers=48&heads=1&width=4&norm=sphere&place=post&shared=yes&skip=1&sharpness=50"
             "&mask=causal&init=orthogonal",
-            "One layer on the sphere, repeated with a skip and sharp attention: tokens settle in "
-            "different places.",
+            "One layer on the sphere, repeated with a skip and sharp attention: with most seeds "
+            "tokens settle in different places, with some they meet.",
         ),
     },
     "Beyond": {
         "Sharp attention": (
-            "sharpness=10&layers=8",
+            "sharpness=10&layers=16",
             "Scores ten times as large: attention mixes less at first, and the fall begins later.",
         ),
         "Half precision": (

@@ -211,6 +211,8 @@ async def _computed(
             pass
 
     gone = asyncio.create_task(left())
+    for task in (call, gone):  # either may end with an error after nobody waits for it
+        task.add_done_callback(lambda ended: ended.cancelled() or ended.exception())
     await asyncio.wait({call, gone}, return_when=asyncio.FIRST_COMPLETED)
     gone.cancel()
     if not call.done():

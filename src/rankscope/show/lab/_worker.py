@@ -102,6 +102,8 @@ class Workers:
         if len(self._calls) >= self._waiting:
             raise BusyError("The lab is busy with other pages; try again in a moment.")
         call = asyncio.create_task(self._work(arguments))
+        # Whoever asked may have gone when it fails, and then nobody asks why.
+        call.add_done_callback(lambda ended: ended.cancelled() or ended.exception())
         self._calls[session] = call
         try:
             return await asyncio.shield(call)

@@ -100,6 +100,7 @@ const showAnswer = (found) => {
 };
 
 const refuse = (error) => {
+  if (!document.body.dataset.tone) write(find("headline"), "There is no such network");
   find("refusal").textContent = error.message;
   find("refusal").hidden = false;
   document.body.classList.add("refused");
