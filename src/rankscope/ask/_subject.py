@@ -265,7 +265,7 @@ def random_subject(
     network = Network.random(spec, seed=seed, dtype=dtype).to(device)
     about = {
         "norm": "none" if spec.norm == "none" else f"{spec.norm}, {spec.norm_place}",
-        "init": str(spec.init),
+        "init": f"{spec.init.kind}, scale {spec.init.scale:g}",
         "embeddings": f"of scale {spec.embedding_scale:g}",
         "mask": str(spec.mask),
         "input": check_texts(texts, length=length).summary(read_from),

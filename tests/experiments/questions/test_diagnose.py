@@ -14,8 +14,10 @@ from rankscope.errors import InputError
 from rankscope.experiments import diagnose, four_variants
 from rankscope.experiments.diagnosis import RULES
 from rankscope.experiments.diagnosis._chapters import trace_ablations
+from rankscope.experiments.diagnosis._diagnose import _answers
 from rankscope.experiments.questions.diagnose import Config, run
 from rankscope.models.text import InputCheck, embed, passages
+from rankscope.results import Finding
 from rankscope.show import report
 
 from ..shown import can_be_shown, steps_of
@@ -239,3 +241,20 @@ def test_broken_weights_are_named_before_anything_is_run() -> None:
         network.blocks[0].attention.query.weight[0, 0] = torch.nan
     with pytest.raises(InputError, match=r"attention\.query\.weight"):
         diagnose(network, torch.randn(1, 6, 16))
+
+
+def test_the_screen_has_the_first_finding_its_cause_and_what_mends_it() -> None:
+    def made(kind: str, **more: str) -> Finding:
+        return Finding(kind, "collapse", f"{kind} is there.", "a rule", **more)
+
+    blamed = made("entropy collapse", cause="A weight.", remedy="Halve it.")
+    alone = _answers([blamed, made("depth collapse")], "Lost.", "Beside.", ())
+    assert alone == [
+        ("where", "entropy collapse is there."),
+        ("", "depth collapse is there."),
+        ("why", "A weight."),
+        ("", "Beside."),
+        ("what now", "Halve it."),
+    ]
+    unblamed = _answers([made("depth collapse")], "Lost.", "Beside.", ())
+    assert [label for label, _ in unblamed] == ["where", "why", "untrained", "what now"]

@@ -256,7 +256,9 @@ def _answers(
     """Sentences, each under what it answers; ``tried`` are tables of what could be changed."""
     news = _news(findings)
     if news:
-        answers = [("where", each.sentence) for each in news]
+        # The headline names the others, too; what is said of them is for who wants all of it.
+        labels = ["where", *[""] * (len(news) - 1)]
+        answers = list(zip(labels, (each.sentence for each in news), strict=True))
     else:  # the first finding, on depth, has the figures
         near = [each.sentence for each in findings if each.found_in]
         samples = findings[0].samples
@@ -265,7 +267,7 @@ def _answers(
         answers = [("where", findings[0].sentence + agree)]
     causes = dict.fromkeys(each.cause for each in news if each.cause)
     answers += [("why", cause) for cause in causes] or [("why", lost)]
-    answers.append(("untrained", held_against))
+    answers.append(("" if causes else "untrained", held_against))  # causes have their own
     remedies = dict.fromkeys(each.remedy for each in news if each.remedy)
     answers += [("what now", remedy) for remedy in remedies or [_without_remedy(news, tried)]]
     return [(label, sentence) for label, sentence in answers if sentence]

@@ -117,7 +117,7 @@ def entropy(evidence: Evidence) -> Words | str:
         tokens = float(evidence.measured.tokens.double().quantile(0.5)) ** figure
         words = (
             f"Entropy collapse{under_way}: in layer {layer} attention has {share}, as if a query "
-            f"looked at about {short(tokens, digits=2)} tokens."
+            f"looked at about {short(tokens, digits=2)} token{'s' * (tokens >= 1.05)}."
         )
     return Words(seen, words, "attention")
 
