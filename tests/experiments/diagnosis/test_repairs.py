@@ -11,7 +11,7 @@ from rankscope.core.network import Network, Spec
 from rankscope.core.weights import named_tensors, tensor_digests
 from rankscope.errors import InputError
 from rankscope.experiments.diagnosis import examine, health, measured_of, weights_of
-from rankscope.experiments.diagnosis._causes import directions, figures_of, suspects
+from rankscope.experiments.diagnosis._causes import directions, figures_of, products, suspects
 from rankscope.experiments.diagnosis._measure import VIEWS
 from rankscope.experiments.diagnosis._repairs import check_folder, exchanged, write_repaired
 from rankscope.experiments.diagnosis._texts import between_texts
@@ -205,3 +205,25 @@ def test_nothing_is_overwritten(tmp_path: Path) -> None:
     healthy = examine(zoo.subject_of(zoo.make_model("bert", 3, 0), zoo.Config()))
     assert "Nothing was written" in write_repaired(healthy, subject, tmp_path / "new")
     assert not (tmp_path / "new").exists()
+
+
+def test_maps_of_attention_are_those_of_the_whole_matrices() -> None:
+    network = Network.random(Spec(2, 4, 32, kv_heads=2, init="lecun"), seed=3)
+    network.requires_grad_(False)
+    attention = network.blocks[1].attention
+    found = products(network)[1]
+    sizes, counts = [], []
+    for head in range(4):
+        group = slice(8 * (head // 2), 8 * (head // 2) + 8)
+        rows = slice(8 * head, 8 * head + 8)
+        pairs = (
+            attention.query.weight[rows].mT @ attention.key.weight[group],
+            attention.value.weight[group].mT @ attention.output.weight[:, rows].mT,
+        )
+        sizes.append([float(each.square().mean().sqrt()) for each in pairs])
+        counts.append([directions(each.detach().double()) for each in pairs])
+    expected = [sum(each[at] for each in sizes) / 4 for at in range(2)]
+    assert [found.query_key, found.value_output] == pytest.approx(expected, rel=1e-4)
+    expected = [sum(each[at] for each in counts) / 4 for at in range(2)]
+    told = [found.query_key_directions, found.value_output_directions]
+    assert told == pytest.approx(expected, rel=1e-4)

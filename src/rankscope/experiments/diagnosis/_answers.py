@@ -1,5 +1,6 @@
 """Causes and repairs in words: what a finding says of them, and the chapters Why and What now."""
 
+import math
 from dataclasses import replace
 from typing import Final
 
@@ -116,7 +117,28 @@ def why_part(mended: Mended) -> Part | None:
         rows,
         "To blame is what has to be mended for the figures to come back; see What now.",
     )
-    return Part("Why", tuple(sentences), (listing,))
+    return Part("Why", tuple(sentences), (listing, _attention(mended)))
+
+
+def _attention(mended: Mended) -> Listing:
+    """The maps of attention by layer, and the logits beside where attention becomes one-hot."""
+    tokens = float(mended.before.tokens.double().quantile(0.5))
+    scales = mended.before.logits.mean(1).quantile(0.5, dim=-1).tolist()
+    rows = tuple(
+        (layer, *product, scale)
+        for layer, (product, scale) in enumerate(zip(mended.products, scales, strict=True), start=1)
+    )
+    critical = short(math.sqrt(2 * math.log(max(tokens, 2.0))), digits=2)
+    return Listing(
+        "The maps of attention, by layer",
+        (
+            *("layer", "W_Q W_Kᵀ, size", "its directions", "W_V W_O, size", "its directions"),
+            "scale of the logits",
+        ),
+        rows,
+        "Means over the heads. Independent logits with a standard deviation above √(2 ln T), here "
+        f"{critical}, condense on few tokens (claim P1).",
+    )
 
 
 def repair_part(mended: Mended) -> Part | None:

@@ -319,6 +319,47 @@ def _median(values: Sequence[float]) -> float:
     return ordered[middle] if len(ordered) % 2 else (ordered[middle - 1] + ordered[middle]) / 2
 
 
+class Product(NamedTuple):
+    """The maps of a layer's attention, heads side by side: their sizes and directions, the mean.
+
+    Sizes are root mean squares of ``W_Q W_Kᵀ`` and ``W_V W_O``, of which every head has one.
+    """
+
+    query_key: float
+    query_key_directions: float
+    value_output: float
+    value_output_directions: float
+
+
+def products(network: Network) -> tuple[Product, ...]:
+    """Of every layer, from 1."""
+    return tuple(_product(block) for block in cast(list[Block], list(network.blocks)))
+
+
+def _product(block: Block) -> Product:
+    attention = block.attention
+    heads, groups = attention.heads, attention.kv_heads
+
+    def by_head(projection: Any, count: int) -> Tensor:
+        matrix: Tensor = projection.weight.detach().double()
+        split: Tensor = matrix.unflatten(0, (count, -1))
+        return split.repeat_interleave(heads // count, 0)
+
+    query, key = by_head(attention.query, heads), by_head(attention.key, groups)
+    value = by_head(attention.value, groups)
+    output = attention.output.weight.detach().double().mT.unflatten(0, (heads, -1))
+    figures = []
+    for left, right in ((query, key), (value, output)):
+        # Through the small matrices: a product of a large model would be width by width.
+        first, second = left @ left.mT, right @ right.mT  # head, head width, head width
+        inner = first @ second
+        square = inner.diagonal(dim1=-2, dim2=-1).sum(-1)  # of the Frobenius norm
+        fourth = (inner @ inner).diagonal(dim1=-2, dim2=-1).sum(-1)
+        size = (square / left.shape[-1] ** 2).clamp_min(0).sqrt().mean()
+        figures += [float(size), float((square.square() / fourth.clamp_min(1e-300)).mean())]
+    return Product(*figures)
+
+
 Group = tuple[Suspect, ...]
 """Suspects of one part of one layer, the most unusual first."""
 

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from rankscope.errors import InputError
 from rankscope.experiments import kit
 from rankscope.experiments.diagnosis import _causes as causes
-from rankscope.experiments.diagnosis._causes import Suspect, Weight
+from rankscope.experiments.diagnosis._causes import Product, Suspect, Weight
 from rankscope.experiments.diagnosis._measure import VIEWS, Measured, measure
 from rankscope.experiments.diagnosis._texts import between_texts
 from rankscope.numerals import short
@@ -95,8 +95,8 @@ class Mended:
     twin: tuple[Finding, ...]
     unusual: tuple[tuple[str, Suspect], ...]
     """The most unusual weights by path, to blame or not."""
-    weights: int
-    """How many numbers the model's blocks have."""
+    products: tuple[Product, ...]
+    """By layer, queries with keys and values with outputs."""
 
 
 @contextmanager
@@ -207,7 +207,7 @@ def mend(
         findings,
         () if fresh is None else tuple(judge(fresh)),
         tuple((bench.path(each), each) for each in suspects[:_LISTED]),
-        sum(parameter.numel() for parameter in subject.network.parameters()),
+        causes.products(subject.network) if suspects else (),
     )
 
 
