@@ -281,14 +281,16 @@ def lab(
     )
 
 
-def _help(opening: str, kind: Kind) -> str:
+def _help(opening: str, kind: Kind) -> dict[str, Any]:
+    """What a command does, and below its options what there is."""
     listed = [f"{each.id}: {each.title.rstrip('.')}." for each in entries(kind).values()]
-    return "\n\n".join([opening, "Without an ID, all of them are listed.", *listed])
+    return {
+        "help": f"{opening}\n\nWithout an ID, all of them are listed.",
+        "epilog": "\n\n".join(listed),
+    }
 
 
-@app.command(
-    help=_help("Re-check the papers' claims: verdicts from figures measured here.", "claim")
-)
+@app.command(**_help("Re-check the papers' claims: verdicts from figures measured here.", "claim"))
 @takes(ReproduceOptions)
 def reproduce(options: ReproduceOptions, *, ids: _Ids = None) -> None:
     """Claims by their ids, or all of them."""
@@ -309,7 +311,7 @@ def reproduce(options: ReproduceOptions, *, ids: _Ids = None) -> None:
         raise typer.Exit(2)
 
 
-@app.command(help=_help("Answer a question with many small networks, and charts.", "study"))
+@app.command(**_help("Answer a question with many small networks, and charts.", "study"))
 @takes(ExperimentOptions)
 def study(options: ExperimentOptions, *, id_: _Id = None) -> None:
     """A study by its id."""
