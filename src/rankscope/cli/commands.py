@@ -13,6 +13,7 @@ from rankscope.cli.application import app
 from rankscope.cli.options import (
     FIELDS,
     ExperimentOptions,
+    OutputOptions,
     PartsOptions,
     QuestionOptions,
     ReproduceOptions,
@@ -73,6 +74,26 @@ def diagnose(
     failing = {"collapse": ("collapse",), "slow": ("collapse", "slow")}.get(fail_on or "", ())
     if any(finding.fate in failing for finding in result.findings):
         raise typer.Exit(_FOUND)
+
+
+@app.command()
+@takes(OutputOptions)
+def demo(options: OutputOptions) -> None:
+    """A model that collapses, made here: what is wrong, why, what mends it; and its healthy twin.
+
+    A BERT of MiniLM's size in which one norm is broken. Nothing is downloaded.
+    """
+    from rankscope.cli import outputs
+    from rankscope.experiments.demo import FACTOR, FAULT, demo_pair
+
+    question, pair = CATALOGUE["diagnose"], demo_pair()
+    config = question.module().Config
+    outputs.run(question, config(pair.broken), options)
+    if not options.as_json:
+        healthy = question.run(config(pair.healthy)).headline
+        assert healthy is not None  # every diagnosis has one
+        typer.echo(f"\nWhat had been done to it: {FAULT} × {FACTOR:g}.")
+        typer.echo(f"Its healthy twin, on the same texts: {healthy.text}.")
 
 
 @app.command()
