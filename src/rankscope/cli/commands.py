@@ -84,7 +84,7 @@ def demo(options: OutputOptions) -> None:
     A BERT of MiniLM's size in which one norm is broken. Nothing is downloaded.
     """
     from rankscope.cli import outputs
-    from rankscope.experiments.demo import FACTOR, FAULT, demo_pair
+    from rankscope.cli.demo import FACTOR, FAULT, demo_pair
 
     question, pair = CATALOGUE["diagnose"], demo_pair()
     config = question.module().Config

@@ -2,7 +2,7 @@
 
 import torch
 
-from rankscope.experiments.demo import FACTOR, FAULT, demo_pair
+from rankscope.cli.demo import FACTOR, FAULT, demo_pair
 from rankscope.experiments.diagnosis import examine
 
 
