@@ -31,7 +31,7 @@ CHAPTERS = [
     "Path lengths",
     "The pure-attention core",
     "Bounds against measurement",
-    "What to do",
+    "The design",
     "What the model read",
 ]
 
@@ -121,7 +121,7 @@ def test_a_collapse_is_the_headline_with_its_layer_and_part(collapsed) -> None:
 
 
 def test_what_helps_is_tried_on_the_very_weights(collapsed) -> None:
-    advice = next(part for part in collapsed.parts if part.title == "What to do")
+    advice = next(part for part in collapsed.parts if part.title == "The design")
     rows = {row[0]: row[1:] for row in advice.listings[0].rows}
     assert rows["as it is"][0] < 1e-3
     assert rows["skips added"][0] > 0.1
@@ -132,7 +132,7 @@ def test_what_helps_is_tried_on_the_very_weights(collapsed) -> None:
 
 
 def test_nothing_is_tried_where_nothing_is_wrong(found) -> None:
-    advice = next(part for part in found.parts if part.title == "What to do")
+    advice = next(part for part in found.parts if part.title == "The design")
     assert advice.listings == ()
 
 
@@ -182,7 +182,7 @@ def test_all_of_the_subject_is_honoured() -> None:
     assert told.provenance["text"] == "a poem"
     assert told.provenance["special tokens"] == "left out of the figures"
     left_out = [part.title for part in told.parts if "Left out:" in " ".join(part.sentences)]
-    assert left_out == ["Bounds against measurement", "What to do"]
+    assert left_out == ["Bounds against measurement", "The design"]
     can_be_shown(told)
 
 

@@ -373,7 +373,7 @@ def _advice_chapter(subject: kit.Subject, seed: int, on_step: kit.OnStep) -> Cha
         configure,
         subject,
         on_step,
-        "What to do",
+        "The design",
         "Changes of the design, tried on its random networks: predicted first, and the best of "
         "them measured. A trained model has to be trained anew to have any of them.",
         at_most=1,
