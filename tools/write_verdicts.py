@@ -1,4 +1,4 @@
-"""Write into docs/reproduced.md how every claim ended in a folder of ``reproduce --all``."""
+"""Write into docs/reproduced.md how every claim ended in folders of ``reproduce``."""
 
 import re
 import sys
@@ -17,12 +17,13 @@ _HEAD = """| id | claim | as stated | beyond it | seeds | key figure | seconds |
 
 
 def main() -> None:
-    """Read the runs of the folder that was named, and write the table."""
-    last = {series.runs[0].id: series for series in over_seeds(claim_runs(sys.argv[1]))}
+    """Read the runs of the folders that were named, and write the table."""
+    runs = [run for folder in sys.argv[1:] for run in claim_runs(folder)]
+    last = {series.runs[0].id: series for series in over_seeds(runs)}
     done = {id_: last[id_] for id_ in entries("claim") if id_ in last}
     missing = [id_ for id_ in entries("claim") if id_ not in done or done[id_].runs[0].failure]
     if missing:
-        sys.exit(f"no result of {', '.join(missing)} in {sys.argv[1]}; run them first.")
+        sys.exit(f"no result of {', '.join(missing)} in {', '.join(sys.argv[1:])}; run them first.")
     scales = ", ".join(sorted({series.runs[0].scale for series in done.values()}))
     rows = [_row(id_, series) for id_, series in done.items()]
     made = f"Version {__version__}, {scales} scale:\n\n{_HEAD}" + "\n".join(rows)

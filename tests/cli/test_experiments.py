@@ -303,15 +303,15 @@ def test_several_claims_have_a_line_each_and_are_listed_with_their_verdicts(rank
 def test_several_seeds_are_judged_together(rankscope, ran) -> None:
     got = rankscope("reproduce", "D4", "W2", "D8", "--seeds=2", "--seed=3")
     assert [line.rpartition(" (")[0] for line in got.stdout.splitlines()[:6:2]] == [
-        "D4   holds; seeds 3, 4: stable",
-        "W2   holds; seeds 3, 4: stable",
+        "D4   holds; seeds 3, 1003: stable",
+        "W2   holds; seeds 3, 1003: stable",
         "D8   holds; nothing is drawn",
     ]
-    assert [config.seed for config in ran] == [3, 4, 3, 4, 0]
+    assert [config.seed for config in ran] == [3, 1003, 3, 1003, 0]
     alone = rankscope("reproduce", "D4", "--seeds=2", "--seed=3").stdout
-    assert "D4   holds; seeds 3, 4: stable (from before)" in alone
+    assert "D4   holds; seeds 3, 1003: stable (from before)" in alone
     listed = json.loads(rankscope("reproduce", "D4", "--seeds=2", "--seed=3", "--json").stdout)
-    assert [run["seeds"] for run in listed] == ["seeds 3, 4: stable"] * 2
+    assert [run["seeds"] for run in listed] == ["seeds 3, 1003: stable"] * 2
     assert "--seeds=0" in rankscope("reproduce", "D4", "--seeds=0").stderr
 
 

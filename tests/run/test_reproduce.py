@@ -82,9 +82,9 @@ def test_two_seeds_have_files_of_their_own(ran, tmp_path) -> None:
 
 def test_a_claim_is_run_with_as_many_seeds_as_asked(ran, tmp_path) -> None:
     assert len(reproduce(["D1", "D2"], tmp_path, seeds=3, seed=4)) == 6
-    assert ran == [(id_, seed) for id_ in ("D1", "D2") for seed in (4, 5, 6)]
+    assert ran == [(id_, seed) for id_ in ("D1", "D2") for seed in (4, 1004, 2004)]
     reproduce(["D1"], tmp_path, scale="paper", seeds=2)  # from the seed of that scale on
-    assert ran[6:] == [("D1", 7), ("D1", 8)]
+    assert ran[6:] == [("D1", 7), ("D1", 1007)]
     with pytest.raises(InputError, match="seeds=0"):
         reproduce(["D1"], tmp_path, seeds=0)
 

@@ -191,7 +191,7 @@ class ReproduceOptions(ExperimentOptions):
         ),
     ] = "quick"
     seeds: Annotated[
-        int, in_run("Run each claim with so many seeds, and say whether its verdict is stable.")
+        int, in_run("Run each claim with so many seeds, and say if its verdict is stable.")
     ] = 1
     fresh: Annotated[bool, in_run("Compute anew what the folder already holds.", "--fresh")] = False
     redraw: Annotated[

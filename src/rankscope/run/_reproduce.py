@@ -24,6 +24,8 @@ from rankscope.show import report
 
 SUMMARY: Final = "reproduce.html"
 MOST_SEEDS: Final = 1000
+SEED_STEP: Final = 1000
+"""Between two seeds of a claim: those that count their draws from a seed then share none."""
 Begin = Callable[[str], OnStep]
 """Called with what begins; gives the callback for its progress."""
 
@@ -57,7 +59,7 @@ def reproduce(
 
     What the folder already holds is read and not computed again, unless it is to be ``fresh``.
     ``options`` are fields of the claims' configurations, such as a seed; a claim that has no such
-    field runs without it. Each claim is run with as many ``seeds``, from that seed on, unless
+    field runs without it. Each claim is run with as many ``seeds``, a thousand apart, unless
     nothing in it is drawn; ``over_seeds`` then says whether its verdict is stable. A claim that
     fails to run is reported, and the others go on.
     """
@@ -117,7 +119,7 @@ def _by_seed(
         yield dict(fields)
         return
     first = claim.configuration(scale, **fields).seed
-    yield from ({**fields, "seed": seed} for seed in range(first, first + seeds))
+    yield from ({**fields, "seed": first + SEED_STEP * number} for number in range(seeds))
 
 
 def write_summary(folder: Path) -> Path:
