@@ -287,6 +287,7 @@ WRONG = [
     ("init", [0.02], KindError),
     ("init", None, KindError),
     ("embedding_scale", -1.0, SpecError),
+    ("embedding_scale", 0.0, SpecError),
     ("embedding_scale", NAN, SpecError),
 ]
 
@@ -384,11 +385,16 @@ def test_libraries_initialise_as_they_do():
     gpt2 = Spec(8, 2, 8, init="gpt2").init  # sixteen branches
     assert gpt2 == Init("normal", 0.02, {"output": 0.25, "down": 0.25})
     assert Spec(8, 2, 8, init="gpt2", parallel=True).init.scales["down"] == pytest.approx(8**-0.5)
-    assert Spec(2, 2, 8, init="t5").init == Init("lecun", 1.0, {"query": 0.5})
+    t5 = Spec(2, 2, 8, init="t5")
+    assert t5.init == Init("lecun", 1.0, {"query": 0.5})
+    assert t5.score_scale == 1.0  # the queries' factor is in its place
+    assert Spec(2, 2, 8, init="t5", score_scale=0.5).score_scale == 0.5
 
 
 def test_embeddings_are_those_of_designs_like_this_one():
-    assert Spec(2, 2, 8).embedding_scale == 0.02  # GPT-2, Llama
+    assert Spec(2, 2, 8).embedding_scale == 0.02  # Llama
+    assert Spec(2, 2, 8, init="gpt2").embedding_scale == pytest.approx(0.02 * 2**0.5)
+    assert Spec(2, 2, 8, init=0.0).embedding_scale == 1.0
     assert Spec(2, 2, 8, norm_place="post").embedding_scale == 1.0  # BERT's have a norm
     assert Spec(2, 2, 8, init="t5").embedding_scale == 1.0
     assert Spec(2, 2, 8, norm="none").embedding_scale == 1.0

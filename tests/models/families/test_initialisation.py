@@ -72,3 +72,13 @@ def test_gpt2_has_its_factor_and_plain_weights_would_be_predicted_otherwise():
     assert float(plain[-1].mean() - plain[0].mean()) > 3 * float(
         scaled[-1].mean() - scaled[0].mean()
     )
+
+
+@pytest.mark.parametrize("name", TINY)
+def test_embeddings_have_the_scale_that_the_spec_says(name):
+    loaded = fresh(name)
+    if loaded.sees_images:  # whose patches are as large as the image is bright
+        return
+    ids = torch.arange(5, 65).reshape(5, 12)
+    measured = float(loaded.inputs(ids).x.square().mean().sqrt())
+    assert measured == pytest.approx(loaded.network.spec.embedding_scale, rel=0.1)

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
+import transformers as hf
 from safetensors.torch import load_file, save_file
 
 from rankscope import residual, trace
@@ -402,3 +403,23 @@ def test_a_pickle_of_more_than_weights_is_not_advised_to_be_pickled(tmp_path) ->
     with pytest.raises(SourceError, match="save the model as safetensors") as error:
         load(tmp_path, pickled=True)
     assert "pickled=True" not in str(error.value)
+
+
+def test_a_head_that_was_not_read_is_written_again(tmp_path):
+    config = hf.BertConfig(
+        vocab_size=97, hidden_size=24, num_hidden_layers=2, num_attention_heads=4,
+        intermediate_size=40, num_labels=3,
+    )  # fmt: skip
+    theirs = hf.BertForSequenceClassification(config).eval()
+    theirs.save_pretrained(tmp_path / "whole")
+    loaded = load(tmp_path / "whole")
+    with torch.no_grad():
+        loaded.network.blocks[1].attention.query.weight.mul_(2.0)
+    loaded.save(tmp_path / "mended")
+    mended = hf.BertForSequenceClassification.from_pretrained(tmp_path / "mended")
+    expected = theirs.state_dict()
+    expected["bert.encoder.layer.1.attention.self.query.weight"] *= 2.0
+    written = mended.state_dict()
+    assert written.keys() == expected.keys()
+    for name, weight in expected.items():
+        assert torch.equal(written[name], weight), name

@@ -180,6 +180,13 @@ def scale(name: str, value: float) -> float:
     return number(name, plain, least=0, error=SpecError)
 
 
+def positive(name: str, value: float) -> float:
+    """A factor above zero."""
+    if scale(name, value) == 0:
+        raise SpecError(f"{name}=0 leaves nothing; expected a number above 0.")
+    return float(value)
+
+
 def one_of(choices: Collection[str]) -> Callable[[str, Given], Given]:
     """One of some names, which may become more after this."""
 

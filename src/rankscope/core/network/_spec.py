@@ -45,9 +45,10 @@ class Spec:
     ``score_scale`` multiplies the logits; None is ``1/√head_width``. ``init`` is a name, a standard
     deviation or an ``Init``; "bert", "gpt2" and "t5" are what these libraries do.
     ``embedding_scale`` is the root mean square of the entries of the embeddings that the blocks are
-    given; None is what designs of this kind have: as ``init`` where norms come before each part
-    (GPT-2, Llama: 0.02), 1 where they come after (BERT's embeddings have a norm). Skips, masks and
-    initialisations that come to the same make equal specs.
+    given; None is what designs of this kind have: a standard deviation given as ``init``, unless
+    norms come after each sum (Llama: 0.02; "gpt2": √2 times that, for words and positions), and 1
+    under such norms (BERT's embeddings have one), without norms, and for other kinds of ``init``.
+    Skips, masks and initialisations that come to the same make equal specs.
     """
 
     # Each field once: what may be given, what is then held, its check, its default.
@@ -81,7 +82,7 @@ class Spec:
     scores: Field[AnyScores, AnyScores] = Field(check.score_kind, "dot")
     score_scale: Field[float | None, float] = Field(check.derived(check.scale), None)
     init: Field[str | float | Init, Init] = Field(check.initialisation, "bert")
-    embedding_scale: Field[float | None, float] = Field(check.derived(check.scale), None)
+    embedding_scale: Field[float | None, float] = Field(check.derived(check.positive), None)
 
     def __post_init__(self) -> None:
         """What one field says about another."""
@@ -196,8 +197,9 @@ MLPs of 32 gelu units, biases, weights of standard deviation 0.02, embeddings of
             raise SpecError(
                 f"heads={self.heads} is no multiple of kv_heads={self.kv_heads}; use a divisor."
             )
-        if self.score_scale is None:
-            self._settle(score_scale=1 / math.sqrt(self.head_width))
+        if self.score_scale is None:  # T5 has small queries instead
+            plain = isinstance(self.init, str) and self.init == "t5"
+            self._settle(score_scale=1.0 if plain else 1 / math.sqrt(self.head_width))
         for layer, head in self.removed_heads:
             if not (0 <= layer < self.layers and 0 <= head < self.heads):
                 raise SpecError(
@@ -235,8 +237,11 @@ MLPs of 32 gelu units, biases, weights of standard deviation 0.02, embeddings of
     def _settle_init(self) -> None:
         """What a library is named for, and embeddings as designs of this kind have them."""
         if isinstance(self.init, str):
-            named = check.library_init(self.init, sums=self.sums, head_width=self.head_width)
+            library: str = self.init
+            named = check.library_init(library, sums=self.sums, head_width=self.head_width)
             self._settle(init=named)
+            if library == "gpt2" and self.embedding_scale is None:  # words and positions
+                self._settle(embedding_scale=math.sqrt(2) * named.scale)
         if self.embedding_scale is None:
             self._settle(embedding_scale=self._usual_embedding_scale)
 
@@ -248,7 +253,8 @@ MLPs of 32 gelu units, biases, weights of standard deviation 0.02, embeddings of
         does, and in designs of theory, they have unit variance, as after BERT's LayerNorm.
         """
         bounded = self.norm == "none" or self.norm_place == "post"
-        return self.init.scale if self.init.kind == "normal" and not bounded else 1.0
+        drawn = self.init.kind == "normal" and not bounded
+        return (self.init.scale or 1.0) if drawn else 1.0
 
     def _settle_masks(self) -> None:
         """One mask for all layers, or the first layer's and, where they differ, one for each."""

@@ -10,6 +10,7 @@ from rankscope.experiments.advice._trials import Spread as Spread
 from rankscope.experiments.advice._trials import Standing as Standing
 from rankscope.experiments.advice._trials import Trial as Trial
 from rankscope.experiments.advice._trials import best_of_each_kind as best_of_each_kind
+from rankscope.experiments.advice._trials import embedding_scale as embedding_scale
 from rankscope.experiments.advice._trials import helps as helps
 from rankscope.experiments.advice._trials import is_better as is_better
 from rankscope.experiments.advice._trials import measured_values as measured_values

@@ -218,9 +218,16 @@ class Trial:
         return abs(float(measured.mean() - expected.mean())) <= LEAST_GAIN + _DEVIATIONS * spread
 
 
+def embedding_scale(subject: Subject) -> float:
+    """The root mean square of the entries of what a subject's blocks are given; 1 if all are 0."""
+    x, mask = subject.x.double(), subject.token_mask
+    entries = x if mask is None else x[mask]
+    return float(entries.square().mean().sqrt()) or 1.0
+
+
 def _input(spec: Spec, subject: Subject) -> Tensor:
     """What a subject reads, with the embeddings that a design has instead of its own."""
-    scale = subject.network.spec.embedding_scale
+    scale = embedding_scale(subject)
     return subject.x if spec.embedding_scale == scale else subject.x * spec.embedding_scale / scale
 
 

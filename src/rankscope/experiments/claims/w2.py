@@ -10,7 +10,6 @@ What counts as gone (1 % of the input's μ) was fixed before any run; that the i
 with positions and a segment, after a first run on words alone, whose verdicts were the same.
 """
 
-import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import median
@@ -119,7 +118,7 @@ def judge(config: Config, measured: kit.Measured[Facts]) -> kit.Answer:
     """
     courses = read(measured.table)
     normed = {mask: course for (panel, mask), course in courses.items() if panel == NORMED}
-    apart = {name: math.log10(it) >= _LEFT for name, it in measured.facts.apart.items()}
+    apart = {name: it >= 10**_LEFT for name, it in measured.facts.apart.items()}
     stated: dict[str, bool | None] = {mask: course.stays for mask, course in normed.items()}
     stated |= {name: apart[name] for name in measured.facts.pretrained}
     if not measured.facts.pretrained:

@@ -42,7 +42,8 @@ def _remedy(cause: Cause, mended: Mended) -> str:
         for each in shared
     )
     gone = [each.kind for each in shared if each.kind not in left]
-    words = f"Tried on this model's weights: {cause.repair}. It takes {figures}"
+    takes = "It takes" if len(mended.causes) == 1 else "All repairs together take"
+    words = f"Tried on this model's weights: {cause.repair}. {takes} {figures}"
     words += f"; {' and '.join(gone)} {'is' if len(gone) == 1 else 'are'} gone." if gone else "."
     if cause.drawn:
         words += " What was learned there is lost: it has to be trained."

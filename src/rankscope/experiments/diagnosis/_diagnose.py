@@ -287,7 +287,10 @@ def _without_remedy(news: Sequence[Finding], tried: Sequence[Listing]) -> str:
             f"With {change}, these weights raise the lowest residual from {figures}; a model that "
             "works needs training with it."
         )
-    return "No repair that was tried on these weights helps; changes of the design are on the page."
+    return (
+        "No repair of single weights is known for this, or none that was tried helps; changes of "
+        "the design are on the page."
+    )
 
 
 def _labels(subject: kit.Subject) -> list[str]:

@@ -239,7 +239,7 @@ def remedies(subject: kit.Subject, on_step: kit.OnStep) -> Listing:
             after = residuals(network.with_structure(spec))
         except RankscopeError:  # it needs other weights, or does not fit this input
             continue
-        if after[0] >= thresholds.REMEDY_FACTOR * before[0]:
+        if after[0] > before[0] and after[0] >= thresholds.REMEDY_FACTOR * before[0]:
             tried.append((change.words, *after))
     best = sorted(tried, key=lambda row: -row[1])[:_MOST]
     note = "Nothing was trained anew: a model that works needs training with the change."

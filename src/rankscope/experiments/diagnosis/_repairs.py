@@ -143,9 +143,8 @@ def health(finding: Finding, measured: Measured) -> float:
     if kind == "cone":
         return -float(measured.states["mean_cosine"][layer:].amax(0).quantile(0.5))
     if kind == "collapse between texts":
-        return log(
-            between_texts(measured.views)["relative_dispersion"][layer, : len(VIEWS)].amax(0)
-        )
+        view = VIEWS.index(finding.part or VIEWS[0])
+        return log(between_texts(measured.views)["relative_dispersion"][layer, view])
     by_part, sign = {
         "dead sublayer": (measured.spreads, 1.0),
         "dominating sublayer": (measured.sizes, -1.0),

@@ -175,7 +175,7 @@ def last_token(evidence: Evidence) -> Words | str:
     """Whether the last token cannot be told from another."""
     apart = evidence.measured.last_apart
     lost = (evidence.kept < thresholds.SHRUNK_RESIDUAL).any(0)
-    if bool(lost.all()):
+    if bool(lost.all()) or evidence.depth is None:
         return _MORE
     together = apart < thresholds.MERGED_DISTANCE
     in_a_row = together.flip(0).int().cumprod(0).sum(0)  # up to the last layer

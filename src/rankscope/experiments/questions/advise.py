@@ -188,7 +188,8 @@ def run(config: Config, on_step: kit.OnStep) -> kit.Result:
     """Predict every change, then the best again with more draws, then measure what helps most."""
     config = replace(config, subject=config.subject.on_cpu())
     subject, seed = config.subject, config.draw_seed
-    as_is = Change(AS_IS, drawable(subject.network))
+    scale = advice.embedding_scale(subject)
+    as_is = Change(AS_IS, replace(drawable(subject.network), embedding_scale=scale))
     on_original, on_first, on_second, on_third = kit.parts(on_step, 1, 4, 2, 3)
     original = Trial.of(as_is, subject, draws=config.draws, seed=seed)
     on_original(1.0)

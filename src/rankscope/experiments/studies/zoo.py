@@ -275,14 +275,17 @@ class Case:
         if self.mended.causes:
             first = self.mended.causes[0]
             return first.layer, first.part
-        return (self.bad[0].layer or 0, self.bad[0].part) if self.bad else None
+        if not self.bad or self.bad[0].layer is None:
+            return None
+        return self.bad[0].layer, self.bad[0].part
 
     @property
     def place_right(self) -> bool:
         """Whether that is where the model was broken."""
         if self.place is None or self.place[0] != self.layer:
             return False
-        return any(part in self.place[1] or self.place[1] in part for part in self.parts)
+        named = self.place[1]
+        return any(part in named or (named and named in part) for part in self.parts)
 
     @property
     def cause_right(self) -> bool:
@@ -301,7 +304,8 @@ class Case:
             return False
         before = health_of(self.bad[0], self.mended.before)
         after = health_of(self.bad[0], self.mended.after)
-        return (after - before) >= 0.5 * (self.healthy - before)
+        lost = self.healthy - before
+        return lost > 0 and (after - before) >= 0.5 * lost
 
     @property
     def false_alarm(self) -> bool:

@@ -36,7 +36,17 @@ class Bert(Family):
     def spec(self, config: Any) -> Spec:
         refuse(config, add_cross_attention=False)
         mask = "causal" if getattr(config, "is_decoder", False) else "full"
-        return spec_of(config, norm_place="post", norm_eps=config.layer_norm_eps, mask=mask)
+        narrow = getattr(config, "embedding_size", config.hidden_size)  # ELECTRA's, projected
+        scale = (
+            config.initializer_range * math.sqrt(narrow) if narrow != config.hidden_size else 1.0
+        )
+        return spec_of(
+            config,
+            norm_place="post",
+            norm_eps=config.layer_norm_eps,
+            mask=mask,
+            embedding_scale=scale,
+        )
 
     def parts(self, layer: Original, body: Original, spec: Spec) -> Parts:
         inner = layer.attention.self
@@ -82,6 +92,8 @@ class Albert(Family):
             norm_place="post",
             norm_eps=config.layer_norm_eps,
             shared_layers=config.num_hidden_groups * config.inner_group_num == 1,
+            # Normalised in fewer features, then projected.
+            embedding_scale=config.initializer_range * math.sqrt(config.embedding_size),
         )
 
     def parts(self, layer: Original, body: Original, spec: Spec) -> Parts:

@@ -234,9 +234,12 @@ class Loaded:
         return noise.to(next(self.body.parameters()))
 
     def save(self, folder: Path) -> None:
-        """Write the original's weights as they are now, and its tokeniser, for ``load`` to read."""
-        parts: tuple[Any, ...] = (self.original, self.tokenizer, self.processor)
+        """Write the original's weights as they are now, and its tokeniser, for ``load`` to read.
+
+        A head that the checkpoint has and ``load`` left out, such as a classifier, is written, too.
+        """
         with quiet():
+            parts: tuple[Any, ...] = (_with_head(self.original), self.tokenizer, self.processor)
             for part in parts:
                 if hasattr(part, "save_pretrained"):
                     part.save_pretrained(folder)
@@ -250,6 +253,26 @@ class Loaded:
             tokenizer=self.tokenizer,
             processor=self.processor,
         )
+
+
+def _with_head(original: Any) -> Any:
+    """The model of the checkpoint that a body was read from, on the body's weights."""
+    config = getattr(original, "config", None)
+    place = getattr(config, "name_or_path", "")
+    named = next(iter(getattr(config, "architectures", None) or ()), "")
+    if not named or named == type(original).__name__ or not Path(place).is_dir():
+        return original
+    import transformers
+
+    kind = getattr(transformers, named, None)
+    if kind is None:
+        return original
+    whole = kind.from_pretrained(place, local_files_only=True, dtype=original.dtype)
+    own = original.state_dict()
+    body = whole if own.keys() <= whole.state_dict().keys() else whole.base_model
+    missing = own.keys() - body.state_dict().keys()
+    body.load_state_dict(own, strict=False)
+    return original if any("pool" not in name for name in missing) else whole
 
 
 def fresh(original: nn.Module, seed: int) -> nn.Module:
