@@ -71,7 +71,7 @@ REFUSED = [
     ({"heads": 0}, "--heads 0", "heads=0"),
     ({"norm": "batch"}, "--norm batch is unknown", "norm='batch' is unknown"),
     ({"device": "warp"}, "--device warp is unknown", "device='warp' is unknown"),
-    ({"text": "gone.txt"}, "--text gone.txt cannot be read", "text gone.txt cannot be read"),
+    ({"text": "gone.txt"}, "--text gone.txt: there is no", "text gone.txt: there is no"),
     ({"without": "head"}, "a network has no part 'head'", "a network has no part 'head'"),
 ]  # fmt: skip
 

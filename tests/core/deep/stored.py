@@ -14,6 +14,7 @@ import hashlib
 import json
 import os
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +36,8 @@ def digest(*parts: object) -> str:
     found = hashlib.sha256()
     for part in parts:
         if isinstance(part, Network):
-            found.update(repr(part.spec).encode())
+            # Without the scale of embeddings: what is read is given.
+            found.update(repr(replace(part.spec, embedding_scale=None)).encode())
             held = dict(part.state_dict())
             for number, block in enumerate(part.blocks):  # constants, which are no parameters
                 held |= {f"{number}.{n}": v for n, v in vars(block.attention.scores).items()}

@@ -54,6 +54,7 @@ def test_what_is_told_is_the_result_itself(diagnosis):
         "part": "",
         "found_in": 0,
         "samples": 3,
+        "module": "",
         "cause": "",
         "remedy": "",
     }

@@ -9,6 +9,7 @@ from typing import Any, Generic, Literal, TypeVar, cast, get_args, overload
 import torch
 from torch import Tensor, nn
 
+from rankscope import numerals
 from rankscope.arguments import Count, checked, short
 from rankscope.core.checks import number, whole
 from rankscope.core.masks import Mask, as_mask
@@ -76,13 +77,15 @@ class Init:
         """In words: a standard deviation, or the rule and its factor; then what differs."""
         words = f"{self.kind} weights"
         if self.kind == "normal":
-            words = f"weights of standard deviation {self.scale:g}"
+            words = f"weights of standard deviation {numerals.short(self.scale)}"
         elif self.scale != 1.0:
-            words = f"{words} × {self.scale:g}"
+            words = f"{words} × {numerals.short(self.scale)}"
         by_factor: dict[float, list[str]] = {}
         for name, factor in self.scales.items():
             by_factor.setdefault(factor, []).append(name)
-        others = [f"{' and '.join(some)} × {factor:.3g}" for factor, some in by_factor.items()]
+        others = [
+            f"{' and '.join(some)} × {numerals.short(factor)}" for factor, some in by_factor.items()
+        ]
         return ", ".join([words, *others])
 
     @checked

@@ -10,6 +10,7 @@ from typing import Any, Literal, Self
 import torch
 from torch import Tensor
 
+from rankscope import numerals
 from rankscope.arguments import checked, short
 from rankscope.core.checks import flag
 from rankscope.core.masks import Mask
@@ -125,7 +126,7 @@ class Spec:
     @property
     def initialised(self) -> str:
         """How weights and embeddings are drawn, in words."""
-        return f"{self.init}, embeddings of scale {self.embedding_scale:.3g}"
+        return f"{self.init}, embeddings of scale {numerals.short(self.embedding_scale)}"
 
     @property
     def masks(self) -> tuple[Mask, ...]:
