@@ -125,7 +125,7 @@ def judge(config: Config, measured: kit.Measured[Facts]) -> kit.Answer:
         _sentences(config, laws, rises),
         stated=stops | rising,
         on={"depends": f"what is asked: {_asked(config, laws, stops, rising)}{likewise}"},
-        beyond={str(case): held for case, held in slower.items()},
+        beyond={f"{kind}, draw {draw + 1}": held for (kind, draw), held in slower.items()},
         on_beyond={"depends": f"the weights drawn: slower in {counted}"},
         key_figures={f"{kind}, decades by doubling": rise for kind, rise in rises.items()},
         listings=(
