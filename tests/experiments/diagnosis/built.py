@@ -73,7 +73,7 @@ def made_up(
         last_fellow=torch.full((samples,), 3),
         twins=torch.ones(2, 6, samples),
         tokens=torch.full((samples,), 10),
-        **{name: dict(changes) for name in ("sizes", "lengths", "spreads", "directions")},
+        **{name: dict(changes) for name in ("sizes", "lengths", "spreads")},
         logits=heads,
         views=torch.randn(layers + 1, 3, 8, samples, generator=torch.Generator().manual_seed(0)),
     )

@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from rankscope.ask import Subject, model_subject
+from rankscope.experiments.diagnosis import RULES
 from rankscope.experiments.diagnosis._diagnose import judge
 from rankscope.experiments.diagnosis._measure import measure
 from rankscope.experiments.questions.diagnose import Config, run
@@ -28,7 +29,7 @@ def test_steps_add_up_and_every_kind_is_judged(name: str) -> None:
     change = (measured.residual[-1] / measured.residual[0]).log10()
     torch.testing.assert_close(total, change, atol=2e-5, rtol=0.0)
     found, _ = judge(subject, measured, lambda _: None)
-    assert len(found) == 10
+    assert len(found) == len(RULES) == 11
 
 
 def test_every_chapter_is_there_for_a_model_with_a_score_of_its_own() -> None:

@@ -11,7 +11,13 @@ from rankscope.core.network import Network, Spec
 from rankscope.core.weights import named_tensors, tensor_digests
 from rankscope.errors import InputError
 from rankscope.experiments.diagnosis import examine, health, measured_of, weights_of
-from rankscope.experiments.diagnosis._causes import directions, figures_of, products, suspects
+from rankscope.experiments.diagnosis._causes import (
+    directions,
+    figures_of,
+    products,
+    read_weights,
+    suspects,
+)
 from rankscope.experiments.diagnosis._measure import VIEWS
 from rankscope.experiments.diagnosis._repairs import check_folder, exchanged, write_repaired
 from rankscope.experiments.diagnosis._texts import between_texts
@@ -114,16 +120,71 @@ def test_directions_are_counted_as_by_singular_values() -> None:
 
 def test_a_suspect_differs_from_other_layers_and_from_the_twin() -> None:
     subject = subject_of()
-    twin = replace(subject, network=Network.random(subject.network.spec, seed=9))
-    assert suspects(subject, twin) == []
+    twin = read_weights(replace(subject, network=Network.random(subject.network.spec, seed=9)))
+    assert suspects(read_weights(subject), twin) == []
     for layer in range(1, 6):  # all alike, as training may leave them: unlike the twin alone
         multiply(subject, layer, "up", 5.0)
-    assert suspects(subject, twin) == []
+    assert suspects(read_weights(subject), twin) == []
     multiply(subject, 4, "up", 5.0)
-    (found,) = suspects(subject, twin)
-    assert (found.weight.layer, found.weight.role, found.figure) == (4, "up", "size")
-    assert found.value == pytest.approx(25 * found.fresh, rel=0.1)
-    assert found.value == pytest.approx(5 * found.usual, rel=0.1)
+    (suspect,) = suspects(read_weights(subject), twin)
+    assert (suspect.weight.layer, suspect.weight.role, suspect.figure) == (4, "up", "size")
+    assert suspect.path == "blocks.3.mlp.up.weight"
+    assert suspect.value == pytest.approx(25 * suspect.fresh, rel=0.1)
+    assert suspect.value == pytest.approx(5 * suspect.usual, rel=0.1)
+    assert not suspect.is_unusual
+    multiply(subject, 4, "up", 3.0)
+    (suspect,) = suspects(read_weights(subject), twin)
+    assert suspect.is_unusual
+
+
+def test_all_layers_are_suspects_together_if_they_differ_alike() -> None:
+    subject = subject_of()
+    twin = read_weights(replace(subject, network=Network.random(subject.network.spec, seed=9)))
+    for layer in range(1, 6):
+        multiply(subject, layer, "up", 40.0)
+    suspected = suspects(read_weights(subject), twin)
+    assert [suspect.place for suspect in suspected] == [(-1, "MLP")] * 5
+    assert all(suspect.elsewhere is None and suspect.is_unusual for suspect in suspected)
+
+
+def test_a_matrix_as_drawn_is_a_suspect_where_others_are_trained() -> None:
+    subject = subject_of()
+    twin = read_weights(replace(subject, network=Network.random(subject.network.spec, seed=9)))
+    for layer in (1, 2, 4, 5):
+        multiply(subject, layer, "up", 5.0)
+    (suspect,) = suspects(read_weights(subject), twin)
+    assert (suspect.weight.layer, suspect.weight.role) == (3, "up")
+
+
+def test_weights_that_have_not_changed_are_not_read_again() -> None:
+    subject = subject_of()
+    before = read_weights(subject)
+    parameter = weight_of(subject, 2, "up")
+    changes = {id(parameter): (parameter, torch.zeros_like(parameter))}
+    with exchanged(changes, subject.network):
+        after = read_weights(subject, before)
+    different = [
+        old.path for old, new in zip(before, after, strict=True) if old.figures != new.figures
+    ]
+    assert different == ["blocks.1.mlp.up.weight"]
+    (zero,) = (each for each in after if each.path == "blocks.1.mlp.up.weight")
+    assert zero.figures == {"size": 0.0}
+    kept = [new is old for old, new in zip(before, after, strict=True) if old.weight.matrix is None]
+    assert kept.count(False) == 1
+
+
+def test_a_large_gain_is_known_by_the_features_it_lets_through() -> None:
+    subject = subject_of()
+    with torch.no_grad():
+        weight_of(subject, 2, "mlp gain")[3] = 1000.0
+    gain = next(w for w in weights_of(subject.network) if (w.layer, w.role) == (2, "mlp gain"))
+    # 31 ones and one 1000: (31 + 10⁶)²/(31 + 10¹²).
+    expected = (31 + 1e6) ** 2 / (31 + 1e12)
+    assert figures_of(gain) == {"gain": 1.0, "directions": pytest.approx(expected)}
+    mended = examine(subject)
+    assert mended.causes[0].paths == ("blocks.1.norms.mlp.weight",)
+    ((_, repaired),) = mended.changes.values()
+    assert float(repaired.max()) == 3.0
 
 
 def test_a_bias_is_told_beside_what_its_matrix_gives() -> None:

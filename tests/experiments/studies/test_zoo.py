@@ -7,7 +7,7 @@ import torch
 
 from rankscope.errors import InputError
 from rankscope.experiments import kit
-from rankscope.experiments.diagnosis import weights_of
+from rankscope.experiments.diagnosis import examine, weights_of
 from rankscope.experiments.studies import zoo
 
 FEW = zoo.Config(
@@ -50,8 +50,10 @@ def test_a_wrong_place_or_cause_does_not_count() -> None:
     assert not replace(case, parts=("attention",)).place_right
     assert not replace(case, paths=("encoder.layer.0.output.dense.weight",)).cause_right
     assert not replace(case, fault="common direction").cause_right
-    assert case.healthy is not None
+    assert case.lost is not None
+    assert case.half_restored
     assert not replace(case, healthy=case.healthy + 100).half_restored
+    assert not replace(case, lost=None).half_restored
 
 
 def test_unknown_faults_and_families_are_refused() -> None:
@@ -59,3 +61,53 @@ def test_unknown_faults_and_families_are_refused() -> None:
         list(zoo.cases(zoo.Config(faults=("rust",))))
     with pytest.raises(InputError, match="there is no family 'gpt5'"):
         zoo.make_model("gpt5", 2, 0)
+
+
+def _column_first(value: torch.Tensor, _: torch.Generator) -> torch.Tensor:
+    return value[:1].expand_as(value).clone()
+
+
+def _head_large(value: torch.Tensor, _: torch.Generator) -> torch.Tensor:
+    changed = value.clone()
+    changed[:, : value.shape[1] // 4] *= 300
+    return changed
+
+
+HELD_OUT = {
+    "q × 100": zoo.Fault({"query": lambda value, _: 100 * value}, ("size",)),
+    "one value row for all": zoo.Fault({"value": _column_first}, ("directions",)),
+    "one head × 300": zoo.Fault({"output": _head_large}, ("directions", "size")),
+    "down × 300": zoo.Fault({"down": lambda value, _: 300 * value}, ("size",)),
+    "down faint": zoo.Fault({"down": lambda value, _: 5e-4 * value}, ("size",)),
+    "MLP's norm zero": zoo.Fault({"mlp gain": lambda value, _: 0 * value}, ("gain",)),
+    "constant bias": zoo.Fault(
+        {"down bias": lambda value, _: torch.full_like(value, 25.0)}, ("bias",)
+    ),
+}
+"""Faults that no rule was written for and no threshold was chosen by."""
+
+
+@pytest.mark.parametrize("family", ["bert", "llama", "gpt2"])
+def test_faults_that_are_not_in_the_zoo(family: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    cases = []
+    for number, (name, fault) in enumerate(HELD_OUT.items()):
+        monkeypatch.setitem(zoo.FAULTS, name, fault)
+        cases.append(zoo.look(FEW, family, name, 30 + number, 1 + number % FEW.layers))
+    known = [case for case in cases if case is not None]
+    assert len(known) >= 6
+    for share in ("place_right", "cause_right", "half_restored"):
+        right = [getattr(case, share) for case in known]
+        assert sum(right) >= 0.85 * len(right), (share, right)
+
+
+def test_a_fault_of_every_layer_is_named_as_one() -> None:
+    config = replace(FEW, layers=3)
+    subject = zoo.subject_of(zoo.make_model("bert", 3, 5), config)
+    assert subject.origin is not None
+    for layer in (1, 2, 3):
+        zoo.break_model(subject, zoo.FAULTS["MLP norm's gain × 0.001"], layer, 5)
+    mended = examine(zoo.subject_of(subject.origin.model, config))
+    assert mended.causes[0].layer == -1
+    assert mended.causes[0].part == "norm"
+    assert len(mended.causes[0].paths) == 3
+    assert all(path.endswith("output.LayerNorm.weight") for path in mended.causes[0].paths)

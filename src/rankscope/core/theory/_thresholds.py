@@ -64,11 +64,23 @@ the other layers and in the untrained twin, below which it counts as dead."""
 DOMINANT_SUBLAYER: Final = 10.0
 """Size of the output over that in the other layers and in the untrained twin, above which it counts
 as dominating."""
-NARROW_SUBLAYER: Final = 0.1
+NARROW_SUBLAYER: Final = 0.15
 """Directions of a matrix that an output passes through over those in the other layers and in the
 untrained twin, below which it counts as narrow."""
 NARROW_DIRECTIONS: Final = 4.0
 """Directions from which on no matrix counts so."""
+UNUSUAL_WEIGHT: Final = 10.0
+"""Factor between a matrix and those of the other layers and of the untrained twin (in size, or in
+directions), from which on it is noted whatever it does to the tokens."""
+UNUSUAL_ALONE: Final = 30.0
+"""The same for gains and biases, which differ more from layer to layer in trained models, and for
+embeddings, shared blocks and all layers at once, which are held against the twin alone."""
+FAINT_LOGITS: Final = 0.01
+"""Scale of the logits over that in the other layers, below which attention looks at all tokens
+alike."""
+SHARP_LOGITS: Final = 10.0
+"""The same, also over that in the twin, above which entropy collapse is under way if the logits are
+large enough to condense (claim P1)."""
 ALIKE_TEXTS: Final = 0.01
 """Relative dispersion of whole texts under which they count as alike: a hundredth of their size, a
 mean cosine of 0.9999."""

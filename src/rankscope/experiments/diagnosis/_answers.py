@@ -30,6 +30,8 @@ def explain(finding: Finding, mended: Mended) -> Finding:
 
 
 def _place(cause: Cause) -> str:
+    if cause.layer < 0:
+        return f"the {cause.part} of every layer"
     return f"layer {cause.layer}, {cause.part}," if cause.layer else "the embedding"
 
 
@@ -38,7 +40,8 @@ def _remedy(cause: Cause, mended: Mended) -> str:
     left = {each.kind for each in mended.left if is_bad(each)}
     shared = [each for each in mended.found if _blames(cause, each)]
     figures = ", ".join(
-        f"{_FIGURES[each.kind]} from {_shown(each, mended.before)} to {_shown(each, mended.after)}"
+        f"{_FIGURES[each.kind]} from {_shown(each, mended.before, mended)} to "
+        f"{_shown(each, mended.after, mended)}"
         for each in shared
     )
     gone = [each.kind for each in shared if each.kind not in left]
@@ -77,12 +80,15 @@ _FIGURES: Final = {
     "dead sublayer": "what its output differs by",
     "dominating sublayer": "its output beside the state",
     "narrow sublayer": "the number of directions in its output",
+    "unusual weights": "the factor between its weights and usual ones",
 }
 
 
-def _shown(finding: Finding, measured: Measured) -> str:
+def _shown(finding: Finding, measured: Measured, mended: Mended) -> str:
     """The figure of a finding as it is told, not as it is compared."""
-    value = health(finding, measured)
+    value = health(finding, measured, mended.fresh)
+    if finding.kind == "unusual weights":
+        return short(math.exp(-value), digits=2)
     if finding.kind == "cone":
         return short(-value, digits=2)
     if finding.kind == "entropy collapse":
@@ -98,14 +104,14 @@ def why_part(mended: Mended) -> Part | None:
     sentences = [f"{sentence_case(_place(cause))} {cause.sentence}." for cause in mended.causes]
     rows = tuple(
         (
-            f"`{path}`",
+            f"`{each.path}`",
             each.weight.layer or "embeddings",
             each.weight.role if each.weight.layer else "table",
             causes.WORDS[each.figure],
-            *(each.value, each.usual if each.weight.layer else None, each.fresh),
-            "yes" if path in blamed else "",
+            *(each.value, each.elsewhere, each.fresh),
+            "yes" if each.path in blamed else "",
         )
-        for path, each in mended.unusual
+        for each in mended.unusual
     )
     if not rows:
         nothing = "No weight is unusual beside other layers and the untrained twin."

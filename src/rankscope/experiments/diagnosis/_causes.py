@@ -1,14 +1,13 @@
 """Why: what is unusual about a model's weights, beside other layers and the untrained twin.
 
-Every weight of a block (a matrix, its bias, a norm's gain) is told by a few figures, which the same
-weight has in the other layers and in a freshly drawn model. One that differs from both is a
-suspect; whether it is to blame is found by mending it (``_repairs``).
+Every weight (a matrix, its bias, a norm's gain, an embedding table) is described by a few figures,
+which the same weight has in the other layers and in a freshly drawn model. One that differs from
+both is a suspect; whether it is to blame shows when it is mended (``_repairs``).
 """
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from itertools import groupby
+from dataclasses import dataclass
 from typing import Any, Final, Literal, NamedTuple, cast
 
 import torch
@@ -21,10 +20,14 @@ from rankscope.numerals import short
 from rankscope.streams import stream
 
 Figure = Literal["size", "directions", "dead rows", "dead columns", "bias", "gain", "equal rows"]
-"""Of a matrix its root mean square, the share of directions it uses, and of rows and columns that
-are zero; of a bias its size beside what the matrix gives for inputs of size one; of a norm its
-median gain; of an embedding table also how far its rows lie apart."""
+"""Of a matrix its root mean square, the directions it uses, and the share of its rows and columns
+that are zero; of a bias its size beside what the matrix gives for inputs of size one; of a norm its
+median gain and how many features it lets through; of an embedding table also how far its rows lie
+apart."""
 EMBEDDINGS: Final = "embeddings"
+FINAL_NORM: Final = "final norm"
+OUTPUT_ROLES: Final = ("value", "output", "up", "gate", "down")
+"""Matrices that the output of attention or of an MLP passes through."""
 _EXACT: Final = 128
 """Rows or columns up to which directions are counted exactly; beyond, by random vectors."""
 _PROBES: Final = 32
@@ -33,9 +36,14 @@ _USUAL_BIAS: Final = 0.3
 _NOTICED: Final = math.log(2.0)
 """Logarithm of the factor from which a difference to other layers and to the twin is a suspicion.
 """
-_NOTICED_EMBEDDINGS: Final = math.log(3.0)
-"""The same for embeddings, which have no other layer to be held against."""
+_NOTICED_ALONE: Final = math.log(3.0)
+"""The same for embeddings and shared blocks, which have no other layer beside them."""
 _DEAD_SHARE: Final = 0.05
+_EVERYWHERE: Final = math.log(10.0)
+"""Logarithm of the factor between all layers and the twin from which all of them are suspects: what
+training alone does is less."""
+_AS_DRAWN: Final = 0.1
+"""Logarithm of the factor up to which a matrix has the size of an untrained one."""
 _ORDER: Final[tuple[Figure, ...]] = (
     *("equal rows", "dead rows", "dead columns", "directions", "size", "gain", "bias"),
 )
@@ -77,19 +85,48 @@ class Weight:
         return changed.view_as(into)
 
 
+class Reading(NamedTuple):
+    """A weight, its path in the original model, what was stored when it was read, its figures."""
+
+    weight: Weight
+    path: str
+    stored: nn.Parameter
+    figures: Mapping[Figure, float]
+
+
 class Suspect(NamedTuple):
     """A weight with an unusual figure: that in the other layers, and in the untrained twin.
 
-    ``score`` is the logarithm of the factor by which it differs from what is nearest to it. Where
-    a model has no other layer, ``usual`` is the twin's.
+    ``score`` is the logarithm of the factor by which it differs from what is nearest to it.
+    ``elsewhere`` is None where no other layer has such a weight, or where all layers differ from
+    the twin alike (``everywhere``).
     """
 
     weight: Weight
+    path: str
     figure: Figure
     value: float
-    usual: float
+    elsewhere: float | None
     fresh: float
     score: float
+    everywhere: bool = False
+
+    @property
+    def usual(self) -> float:
+        """What the figure should be."""
+        return self.fresh if self.elsewhere is None else self.elsewhere
+
+    @property
+    def place(self) -> tuple[int, str]:
+        """Layer and part, by which suspects are mended together; layer −1 stands for all."""
+        return -1 if self.everywhere else self.weight.layer, self.weight.part
+
+    @property
+    def is_unusual(self) -> bool:
+        """Whether it is worth a finding of its own, whatever it does to the tokens."""
+        plain = self.figure not in ("gain", "bias") and self.elsewhere is not None
+        factor = thresholds.UNUSUAL_WEIGHT if plain else thresholds.UNUSUAL_ALONE
+        return self.score >= math.log(factor)
 
 
 def weights_of(network: Network) -> list[Weight]:
@@ -133,8 +170,11 @@ def _weights_of_block(layer: int, block: Block, norm_place: str) -> Iterator[Wei
         yield scale
         if getattr(norm, "bias", None) is not None:
             yield Weight(layer, scale.part, f"{key} norm bias", norm, "bias", _same, scale)
+    others = {id(each) for norm in block.norms.values() for each in norm.parameters()}
     for place, module in attention.scores.named_modules():
         for name, parameter in module.named_parameters(recurse=False):
+            if id(parameter) in others:
+                continue
             if layer == 1 or parameter.ndim == 1:  # one table may serve all layers
                 role = f"score {place}.{name}" if place else f"score {name}"
                 yield Weight(layer, "attention", role, module, name, _same)
@@ -154,26 +194,49 @@ def _same(stored: Tensor) -> Tensor:
     return stored
 
 
-def embedding_weights(model: nn.Module, network: Network) -> list[Weight]:
-    """What a model has before its blocks: tables, projections and norms of the embeddings."""
-    inside = {id(parameter) for parameter in network.parameters()}
-    weights, seen = [], set(inside)
+def outer_weights(model: nn.Module, network: Network) -> list[Weight]:
+    """What a model has around its blocks: tables, projections and norms of the embeddings, and
+    the norm after the last block."""
+    weights: list[Weight] = []
+    seen = {id(parameter) for parameter in network.parameters()}
     body = getattr(model, "base_model", model)
-    for place, module in body.named_modules():
-        embeds = isinstance(module, nn.Embedding) or "embed" in place
+    for path, module in body.named_modules():
+        embeds = isinstance(module, nn.Embedding) or "embed" in path
+        norm = "norm" in type(module).__name__.lower() or path.split(".")[-1].startswith("ln")
         for name, parameter in module.named_parameters(recurse=False):
-            if embeds and id(parameter) not in seen and parameter.ndim <= 2:
-                seen.add(id(parameter))
-                weights.append(Weight(0, EMBEDDINGS, f"{place}.{name}", module, name, _same))
-                if name == "bias" and weights[-2:-1] and weights[-2].module is module:
-                    weights[-1] = replace(weights[-1], matrix=weights[-2])
+            if not (embeds or norm) or id(parameter) in seen or parameter.ndim > 2:
+                continue
+            seen.add(id(parameter))
+            part = EMBEDDINGS if embeds else FINAL_NORM
+            layer = 0 if embeds else network.spec.layers
+            gain = weights[-1] if weights and weights[-1].module is module else None
+            matrix = gain if name == "bias" else None
+            weights.append(Weight(layer, part, f"{path}.{name}", module, name, _same, matrix))
     return weights
 
 
-def names_of(model: nn.Module, network: Network) -> dict[int, str]:
-    """By the identity of a parameter, its name in the model, or else in our network."""
-    names = {id(each): name for name, each in network.named_parameters()}
-    return names | {id(each): name for name, each in model.named_parameters()}
+def read_weights(subject: kit.Subject, known: Sequence[Reading] = ()) -> tuple[Reading, ...]:
+    """The figures of every weight; one that is stored as when it was ``known`` is not read anew."""
+    weights, names = weights_of(subject.network), {}
+    if subject.origin is not None:
+        weights += outer_weights(subject.origin.model, subject.network)
+        names = {id(each): path for path, each in subject.origin.model.named_parameters()}
+    names = {id(each): path for path, each in subject.network.named_parameters()} | names
+    sizes = usual_sizes(weights)
+    before = {(each.weight.layer, each.weight.role): each for each in known}
+    readings = []
+    for weight in weights:
+        stored, same = weight.stored, before.get((weight.layer, weight.role))
+        path = same.path if same is not None else names[id(stored)]
+        if same is None or same.stored is not stored or weight.matrix is not None:
+            same = Reading(weight, path, stored, figures_of(weight, sizes))
+        readings.append(same)
+    return tuple(readings)
+
+
+def is_passed_through(weight: Weight) -> bool:
+    """Whether the output of a part, or the input of the first block, passes through a matrix."""
+    return weight.role in OUTPUT_ROLES or (weight.layer == 0 and weight.value.ndim == 2)
 
 
 def figures_of(weight: Weight, sizes: Mapping[str, float] | None = None) -> dict[Figure, float]:
@@ -188,12 +251,18 @@ def figures_of(weight: Weight, sizes: Mapping[str, float] | None = None) -> dict
         root = math.sqrt(matrix.shape[1]) if matrix.ndim == 2 else 1.0
         return {"bias": _rms(value) / max(size * root, 1e-12)}
     if value.ndim == 1:
-        return {"gain": float(value.abs().median())}
+        gains: dict[Figure, float] = {"gain": float(value.abs().median())}
+        squares = value.square()
+        if bool(squares.any()):
+            gains["directions"] = float(squares.sum().square() / squares.square().sum())
+        return gains
     if weight.layer == 0:
+        table: dict[Figure, float] = {"size": _rms(value), "directions": directions(value)}
         apart = value - value.mean(0)
-        spread = float(apart.norm() / value.norm().clamp_min(1e-300))
         # A table of one row, or of two, is no vocabulary.
-        return {**({"equal rows": spread} if len(value) > 2 else {}), "size": _rms(value)}
+        if len(value) > 2:
+            table["equal rows"] = float(apart.norm() / value.norm().clamp_min(1e-300))
+        return table
     figures: dict[Figure, float] = {"size": _rms(value)}
     if figures["size"] == 0.0:  # it has no directions, and that is all there is to say
         return figures
@@ -226,43 +295,60 @@ def directions(matrix: Tensor) -> float:
     return float(narrow.square().sum().square() / square.clamp_min(1e-300))
 
 
-def suspects(subject: kit.Subject, twin: kit.Subject | None) -> list[Suspect]:
-    """Weights with an unusual figure, the most unusual first."""
-    weights = weights_of(subject.network)
-    fresh = [] if twin is None else weights_of(twin.network)
-    found = _of_blocks(weights, fresh)
-    if subject.origin is not None and twin is not None and twin.origin is not None:
-        found += _of_embeddings(
-            embedding_weights(subject.origin.model, subject.network),
-            embedding_weights(twin.origin.model, twin.network),
-        )
-    return sorted(found, key=lambda each: -each.score)
+def suspects(readings: Sequence[Reading], fresh: Sequence[Reading]) -> list[Suspect]:
+    """Weights with an unusual figure, the most unusual first; ``fresh`` are the twin's."""
+    drawn = {(each.weight.layer, each.weight.role): each.figures for each in fresh}
+    by_role: dict[str, list[Reading]] = {}
+    for reading in readings:
+        by_role.setdefault(reading.weight.role, []).append(reading)
+    suspected = []
+    for same_role in by_role.values():
+        for reading in same_role:
+            others = [each.figures for each in same_role if each is not reading]
+            twin = drawn.get((reading.weight.layer, reading.weight.role), {})
+            noticed = [
+                suspect
+                for name, value in reading.figures.items()
+                if (
+                    suspect := _suspect(
+                        reading,
+                        name,
+                        value,
+                        [figures[name] for figures in others if name in figures],
+                        twin.get(name),
+                    )
+                )
+            ]
+            # One figure is enough: a matrix with dead rows is also smaller than others. Trained
+            # tables have fewer directions than fresh ones, so that there the size may say more.
+            noticed.sort(key=lambda suspect: _ORDER.index(suspect.figure))
+            if reading.weight.layer == 0 and noticed and noticed[0].figure == "directions":
+                noticed.sort(key=lambda suspect: -suspect.score)
+            suspected += noticed[:1]
+    return sorted(suspected, key=lambda suspect: -suspect.score)
 
 
-def _of_blocks(weights: Sequence[Weight], fresh: Sequence[Weight]) -> list[Suspect]:
-    drawn = {(each.layer, each.role): figures_of(each) for each in fresh}
-    sizes = usual_sizes(weights)
-    by_role: dict[str, list[tuple[Weight, dict[Figure, float]]]] = {}
-    for weight in weights:
-        by_role.setdefault(weight.role, []).append((weight, figures_of(weight, sizes)))
-    found = []
-    for told in by_role.values():
-        for weight, figures in told:
-            noticed: list[Suspect] = []
-            for name, value in figures.items():
-                rest = [each[name] for other, each in told if other is not weight and name in each]
-                twins = drawn.get((weight.layer, weight.role), {}).get(name)
-                usual = _median(rest) if rest else twins
-                if usual is None:
-                    continue
-                spread = _median([abs(_log(each, usual)) for each in rest]) if rest else 0.0
-                base = usual if twins is None else twins
-                score = _score(name, value, usual, base) - 2 * min(spread, 1.0)
-                if score >= _NOTICED:
-                    noticed.append(Suspect(weight, name, value, usual, base, score))
-            # One figure is enough: a matrix with dead rows is also smaller than others.
-            found += sorted(noticed, key=lambda each: _ORDER.index(each.figure))[:1]
-    return found
+def _suspect(
+    reading: Reading, name: Figure, value: float, others: Sequence[float], twin: float | None
+) -> Suspect | None:
+    """A suspect, if a figure differs from the median of the others and from the twin's."""
+    if not others and twin is None:
+        return None
+    elsewhere = _median(others) if others else None
+    fresh = cast(float, elsewhere if twin is None else twin)
+    usual = fresh if elsewhere is None else elsewhere
+    spread = _median([abs(_log(each, usual)) for each in others]) if others else 0.0
+    score = _score(name, value, usual, fresh)
+    if others and name == "size" and abs(_log(value, fresh)) < _AS_DRAWN:
+        score = abs(_log(value, usual))  # as large as an untrained one, and the others are not
+    score -= 2 * min(spread, 1.0)
+    # A twin that starts from zero says nothing about the size of what is learned.
+    if score >= (_NOTICED if others else _NOTICED_ALONE) and (others or fresh > 0):
+        return Suspect(reading.weight, reading.path, name, value, elsewhere, fresh, score)
+    shared = _score(name, value, fresh, fresh)
+    if fresh > 0 and min(shared, _score(name, usual, fresh, fresh)) >= _EVERYWHERE:
+        return Suspect(reading.weight, reading.path, name, value, None, fresh, shared, True)
+    return None
 
 
 def usual_sizes(weights: Sequence[Weight]) -> dict[str, float]:
@@ -274,23 +360,6 @@ def usual_sizes(weights: Sequence[Weight]) -> dict[str, float]:
     return {role: _median(some) for role, some in sizes.items()}
 
 
-def _of_embeddings(weights: Sequence[Weight], fresh: Sequence[Weight]) -> list[Suspect]:
-    drawn = {each.role: figures_of(each) for each in fresh}
-    found = []
-    for weight in weights:
-        for name, value in figures_of(weight).items():
-            base = drawn.get(weight.role, {}).get(name)
-            if base is None:
-                continue
-            score = _score(name, value, base, base)
-            if name == "equal rows":
-                score = _MOST if value < thresholds.EQUAL_ROWS <= base else 0.0
-            if score >= _NOTICED_EMBEDDINGS:
-                found.append(Suspect(weight, name, value, base, base, score))
-                break
-    return found
-
-
 def _score(name: Figure, value: float, usual: float, fresh: float) -> float:
     """The logarithm of the factor by which a figure differs from both, if to the same side."""
     if name in ("dead rows", "dead columns"):
@@ -299,7 +368,7 @@ def _score(name: Figure, value: float, usual: float, fresh: float) -> float:
     if name == "bias":
         return _log(value, max(usual, fresh, _USUAL_BIAS))
     others = [_log(value, each) for each in (usual, fresh)]
-    if name == "directions":
+    if name in ("directions", "equal rows"):
         return max(0.0, -max(others))
     return 0.0 if others[0] * others[1] < 0 else min(map(abs, others))
 
@@ -364,15 +433,15 @@ Group = tuple[Suspect, ...]
 """Suspects of one part of one layer, the most unusual first."""
 
 
-def groups(found: Sequence[Suspect]) -> list[Group]:
+def groups(suspected: Sequence[Suspect]) -> list[Group]:
     """Suspects by layer and part, the most unusual group first."""
-
-    def key(suspect: Suspect) -> tuple[int, str]:
-        return suspect.weight.layer, suspect.weight.part
-
-    gathered = [tuple(some) for _, some in groupby(sorted(found, key=key), key)]
-    gathered = [tuple(sorted(some, key=lambda each: -each.score)) for some in gathered]
-    return sorted(gathered, key=lambda some: -some[0].score)
+    by_place: dict[tuple[int, str], list[Suspect]] = {}
+    for suspect in suspected:
+        by_place.setdefault(suspect.place, []).append(suspect)
+    gathered = [
+        tuple(sorted(group, key=lambda suspect: -suspect.score)) for group in by_place.values()
+    ]
+    return sorted(gathered, key=lambda group: -group[0].score)
 
 
 WORDS: Final[dict[Figure, str]] = {
@@ -386,16 +455,20 @@ WORDS: Final[dict[Figure, str]] = {
 }
 
 
-def describe(suspect: Suspect, path: str) -> str:
-    """What is unusual about a weight, in words that go on with a module's path."""
-    weight, figure, value, usual, fresh, _ = suspect
-    if figure == "equal rows":
+def describe(suspect: Suspect) -> str:
+    """What is unusual about a weight, after its path."""
+    figure, value = suspect.figure, short(suspect.value, digits=2)
+    beside = f"untrained {short(suspect.fresh, digits=2)}"
+    if suspect.elsewhere is not None:
+        beside = f"elsewhere {short(suspect.elsewhere, digits=2)}, {beside}"
+    if figure == "equal rows" and suspect.value < thresholds.EQUAL_ROWS:
         return (
-            f"`{path}`: all rows are equal (relative dispersion {short(value, digits=2)}, "
-            f"untrained {short(fresh, digits=2)}), so that every word has the same embedding"
+            f"`{suspect.path}`: all rows are equal (relative dispersion {value}, {beside}), so "
+            "that every word has the same embedding"
         )
-    what = "norm bias beside its gain" if weight.role.endswith("norm bias") else WORDS[figure]
-    beside = f"untrained {short(fresh, digits=2)}"
-    if weight.layer:
-        beside = f"elsewhere {short(usual, digits=2)}, {beside}"
-    return f"`{path}`: {what} {short(value, digits=2)}, {beside}"
+    what = WORDS[figure]
+    if suspect.weight.role.endswith("norm bias"):
+        what = "norm bias beside its gain"
+    elif figure == "directions" and suspect.weight.value.ndim == 1:
+        what = "features it lets through (participation ratio)"
+    return f"`{suspect.path}`: {what} {value}, {beside}"

@@ -167,7 +167,7 @@ def _mend(
     on_step: kit.OnStep,
 ) -> Mended:
     """What is to blame for what the rules find, and what mends it; figures are of few samples."""
-    judge_one = partial(_quick, subject, fresh)
+    judge_one = partial(judge_few, subject, fresh)
     return mend(subject, twin, measured, fresh, judge_one, _first, on_step)
 
 
@@ -180,7 +180,9 @@ def _first(subject: kit.Subject) -> kit.Subject:
     return references.first_samples(references.usable(subject)[0], _FEW)
 
 
-def _quick(subject: kit.Subject, twin: Measured | None, measured: Measured) -> tuple[Finding, ...]:
+def judge_few(
+    subject: kit.Subject, twin: Measured | None, measured: Measured
+) -> tuple[Finding, ...]:
     """Every rule that asks nothing of shorter texts."""
     nothing = torch.full_like(measured.tokens, torch.nan, dtype=torch.float64)
     evidence = _evidence(subject, measured, nothing, "shorter texts were not read", twin)
@@ -224,8 +226,9 @@ def _news(findings: Sequence[Finding]) -> list[Finding]:
     """What is there, then what is under way, then what is no loss: as much as is told."""
     order = {"collapse": 0, "slow": 1, "noted": 2}
     news = [each for each in findings if each.fate in order]
-    # Stable: the kinds' own order otherwise.
-    return sorted(news, key=lambda each: order[each.fate])[:_MOST_TOLD]
+    # Stable: the kinds' own order otherwise; what weights show comes before other notes.
+    news.sort(key=lambda each: (order[each.fate], each.kind != "unusual weights"))
+    return news[:_MOST_TOLD]
 
 
 def _headline(findings: Sequence[Finding]) -> Headline:
@@ -245,7 +248,7 @@ def _headline(findings: Sequence[Finding]) -> Headline:
             text += f" in {finding.found_in} of {plural(finding.samples, 'sample')}"
         words.append(text)
     if news[0].fate == "noted":
-        return Headline(f"No collapse, but {words[0]}", "holds")
+        return Headline(f"No collapse, but {' and '.join(words)}", "holds")
     tone: Tone = "collapse" if news[0].fate == "collapse" else "slow"
     return Headline(sentence_case("; ".join(words)), tone)
 

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from rankscope.core.theory import thresholds
+from rankscope.experiments.diagnosis._causes import Suspect, suspects
 from rankscope.experiments.diagnosis._measure import Measured
 from rankscope.numerals import plural, power_of_ten, sentence_case, short, span_of
 from rankscope.results import Fate, Finding
@@ -160,6 +161,11 @@ class Evidence:
             usual = float(rest.median()) if len(rest) else math.nan
             fresh = float(drawn[0][at]) if drawn else usual
             yield at + 1, figure, fresh if math.isnan(usual) else usual, fresh
+
+    @cached_property
+    def suspects(self) -> list[Suspect]:
+        """Weights that are unusual beside the other layers and the twin, the most unusual first."""
+        return suspects(self.measured.weights, () if self.twin is None else self.twin.weights)
 
     @cached_property
     def kept(self) -> Tensor:

@@ -6,9 +6,9 @@ to the change over the whole network.
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from functools import partial
-from typing import Any, Final, NamedTuple, cast
+from typing import Any, Final, NamedTuple
 
 import polars as pl
 import torch
@@ -20,10 +20,10 @@ from rankscope.ask import MOST_TOKENS_CUBED
 from rankscope.core import metrics
 from rankscope.core.batches import Batch
 from rankscope.core.checks import valid_mask
-from rankscope.core.network import MLP, Attention, Block, Network, Visibility
+from rankscope.core.network import Attention, Network, Visibility
 from rankscope.errors import InputError
 from rankscope.experiments import kit
-from rankscope.experiments.diagnosis._causes import directions
+from rankscope.experiments.diagnosis._causes import Reading, read_weights
 from rankscope.experiments.diagnosis._tokens import (
     common_tokens,
     last_token,
@@ -245,29 +245,6 @@ def _sublayer_figures(stages: Sequence[Stage], counted: Tensor) -> dict[str, dic
     return figures
 
 
-def _directions(network: Network, samples: int) -> dict[str, Tensor]:
-    """By part, layer and sample, in how many directions values and hidden units go at the most.
-
-    The least of the matrices that an output passes through (participation ratio), the same for
-    every sample; NaN for norms, which have none.
-    """
-    by_part: dict[str, list[float]] = {part: [] for part in PARTS}
-    for block in cast(list[Block], list(network.blocks)):
-        mlp = block.mlp if isinstance(block.mlp, MLP) else None
-        through: dict[str, list[Any]] = {
-            "attention": [block.attention.value, block.attention.output],
-            "MLP": [] if mlp is None else [each for each in (mlp.up, mlp.gate, mlp.down) if each],
-            "norm": [],
-        }
-        for part, matrices in through.items():
-            counts = [directions(each.weight.detach().double()) for each in matrices]
-            by_part[part].append(min(counts, default=math.nan))
-    return {
-        part: torch.tensor(counts, dtype=torch.float64).unsqueeze(-1).expand(-1, samples)
-        for part, counts in by_part.items()
-    }
-
-
 def _logit_scale(logits: Tensor, visibility: Visibility, token_mask: Tensor) -> Tensor:
     """By sample and head, how far the logits of a query lie apart: their standard deviation.
 
@@ -304,9 +281,9 @@ class Measured:
     token is from its nearest fellow, ``last_fellow`` which that is in the end, ``twins`` how far
     each token is from its nearest fellow before the first layer and after the last, and
     ``tokens`` how many count in each sample. ``sizes``, ``lengths`` and ``spreads`` are by part and
-    layer from 1 what the part puts out (``_sublayer_figures``), ``directions`` what it can
-    (``_directions``), ``logits`` by layer from 1 and head how far logits lie apart, and ``views``
-    by layer from 0 what stands for the text.
+    layer from 1 what the part puts out (``_sublayer_figures``), ``logits`` by layer from 1 and head
+    how far logits lie apart, ``views`` by layer from 0 what stands for the text, and ``weights``
+    what the weights looked like.
     """
 
     states: dict[str, Tensor]
@@ -323,14 +300,19 @@ class Measured:
     sizes: dict[str, Tensor]
     lengths: dict[str, Tensor]
     spreads: dict[str, Tensor]
-    directions: dict[str, Tensor]
     logits: Tensor
     views: Tensor
+    weights: tuple[Reading, ...] = ()
 
     @property
     def residual(self) -> Tensor:
         """The relative residual by layer and sample."""
         return self.states["relative_residual"]
+
+    @property
+    def logit_scales(self) -> dict[str, Tensor]:
+        """Of attention by layer and sample: how far the logits lie apart, the mean of the heads."""
+        return {"attention": self.logits.nanmean(1)}
 
     @property
     def common(self) -> Tensor:
@@ -365,6 +347,8 @@ def _combined(parts: Sequence[Measured], combine: Callable[[list[Tensor]], Tenso
     def one(values: list[Any]) -> Any:
         if isinstance(values[0], Tensor):
             return combine(values)
+        if isinstance(values[0], tuple):  # weights are the same for all samples
+            return values[0]
         return {key: combine([each[key] for each in values]) for key in values[0]}
 
     names = [each.name for each in fields(Measured)]
@@ -372,13 +356,17 @@ def _combined(parts: Sequence[Measured], combine: Callable[[list[Tensor]], Tenso
 
 
 @torch.no_grad()
-def measure(subject: kit.Subject, on_step: kit.OnStep) -> Measured:
-    """Run every batch once, stage by stage, and keep its figures."""
+def measure(subject: kit.Subject, on_step: kit.OnStep, known: Sequence[Reading] = ()) -> Measured:
+    """Run every batch once, stage by stage, and keep its figures.
+
+    Weights that are as they were when they were ``known`` are not read again.
+    """
     parts = [
         _measure_batch(subject.network, batch, on_part)
         for batch, on_part in kit.tracked(subject.batches(), on_step)
     ]
-    return _combined(parts, partial(torch.cat, dim=-1))
+    whole = _combined(parts, partial(torch.cat, dim=-1))
+    return replace(whole, weights=read_weights(subject, known))
 
 
 def _measure_batch(network: Network, batch: Batch, on_step: kit.OnStep) -> Measured:
@@ -424,7 +412,6 @@ def _measure_batch(network: Network, batch: Batch, on_step: kit.OnStep) -> Measu
         twins=torch.stack(ends),
         tokens=counted.sum(-1).cpu(),
         **{name: stacked([each[name] for each in sublayers]) for name in SUBLAYER_FIGURES},
-        directions=_directions(network, len(batch.x)),
         logits=torch.stack(logits).mT,
         views=torch.stack(views),
     )

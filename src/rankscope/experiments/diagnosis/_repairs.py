@@ -4,15 +4,17 @@ Weights are exchanged, never written to, and put back: the model stays as it is.
 restores is asked of the figure by which each finding was judged.
 """
 
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Final, Self
+from typing import Final
 
 import torch
 from torch import Tensor, nn
 
+from rankscope.core.theory import thresholds
 from rankscope.errors import InputError
 from rankscope.experiments import kit
 from rankscope.experiments.diagnosis import _causes as causes
@@ -38,6 +40,9 @@ _WEIGHTS: Final[Mapping[str, float]] = {"collapse": 1.0, "slow": 0.5, "noted": 0
 _DEAD: Final = 1e-3
 """Part of the usual size below which a weight cannot be rescaled, since nothing is left of it."""
 
+_CLIPPED: Final = 3.0
+"""Times the median gain at which a repair clips gains, where a few features drown the others."""
+
 Judge = Callable[[Measured], Sequence[Finding]]
 Prepare = Callable[[kit.Subject], kit.Subject]
 Changes = Mapping[int, tuple[nn.Parameter, Tensor]]
@@ -46,14 +51,13 @@ Changes = Mapping[int, tuple[nn.Parameter, Tensor]]
 
 @dataclass(frozen=True)
 class Cause:
-    """What is to blame: mending ``members``, in the model at ``paths``, restores what is lost.
+    """What is to blame: mending ``members`` restores what is lost.
 
     ``restored`` is the part of the loss that comes back, by kind of finding; ``repair`` says what
     was done, ``drawn`` whether numbers had to be drawn anew, and ``after`` what is measured then.
     """
 
     members: causes.Group
-    paths: tuple[str, ...]
     sentence: str
     repair: str
     drawn: bool
@@ -62,8 +66,13 @@ class Cause:
 
     @property
     def layer(self) -> int:
-        """Which layer it is in, from 1; 0 are the embeddings."""
-        return self.members[0].weight.layer
+        """Which layer it is in, from 1; 0 are the embeddings, −1 all layers alike."""
+        return self.members[0].place[0]
+
+    @property
+    def paths(self) -> tuple[str, ...]:
+        """Where its weights are in the original model."""
+        return tuple(member.path for member in self.members)
 
     @property
     def part(self) -> str:
@@ -90,11 +99,12 @@ class Mended:
     changes: Changes
     before: Measured
     after: Measured
+    fresh: Measured | None
     left: tuple[Finding, ...]
     """Findings, as judged with the repair."""
     twin: tuple[Finding, ...]
-    unusual: tuple[tuple[str, Suspect], ...]
-    """The most unusual weights by path, to blame or not."""
+    unusual: tuple[Suspect, ...]
+    """The most unusual weights, to blame or not."""
     products: tuple[Product, ...]
     """By layer, queries with keys and values with outputs."""
 
@@ -122,8 +132,11 @@ def exchanged(changes: Changes, *roots: nn.Module) -> Iterator[None]:
             module._parameters[name] = parameter
 
 
-def health(finding: Finding, measured: Measured) -> float:
-    """The figure of a kind of collapse, turned so that larger is better; logarithms of sizes."""
+def health(finding: Finding, measured: Measured, twin: Measured | None = None) -> float:
+    """The figure of a kind of collapse, turned so that larger is better; logarithms of sizes.
+
+    Weights are unusual beside those of the ``twin``, among others.
+    """
 
     def log(values: Tensor) -> float:
         return float(values.double().clamp_min(1e-12).log10().nanquantile(0.5))
@@ -145,10 +158,28 @@ def health(finding: Finding, measured: Measured) -> float:
     if kind == "collapse between texts":
         view = VIEWS.index(finding.part or VIEWS[0])
         return log(between_texts(measured.views)["relative_dispersion"][layer, view])
+    if kind == "unusual weights":
+        suspects = causes.suspects(measured.weights, () if twin is None else twin.weights)
+        here = [each.score for each in suspects if each.weight.layer == layer]
+        return -max(here, default=0.0)
+    if kind == "narrow sublayer":
+        here = [
+            reading.figures["directions"]
+            for reading in measured.weights
+            if (reading.weight.layer, reading.weight.part) == (layer, finding.part)
+            and causes.is_passed_through(reading.weight)
+            and "directions" in reading.figures
+        ]
+        return math.log10(min(here, default=1.0))
+    if kind == "dead sublayer" and finding.part == "attention":
+        # Either nothing comes out, or it looks at all tokens alike: the worse of the two.
+        return min(
+            log(measured.spreads["attention"][layer - 1]),
+            log(measured.logit_scales["attention"][layer - 1]),
+        )
     by_part, sign = {
         "dead sublayer": (measured.spreads, 1.0),
         "dominating sublayer": (measured.sizes, -1.0),
-        "narrow sublayer": (measured.directions, 1.0),
     }[kind]
     return sign * sum(log(by_part[part][layer - 1]) for part in parts) / len(parts)
 
@@ -168,11 +199,17 @@ def mend(
     repair restores most is kept, and the next round looks at what is left.
     """
     found = tuple(judge(measured))
-    bench = _Bench.of(subject, twin, prepare, fresh)
-    suspects = causes.suspects(subject, twin) if any(map(is_bad, found)) else []
+    bench = _Bench(subject, twin, prepare(subject), prepare, measured, fresh)
+    suspects: list[Suspect] = []
+    if any(map(is_bad, found)):
+        suspects = causes.suspects(measured.weights, () if fresh is None else fresh.weights)
     if not any(each.fate in ("collapse", "slow") for each in found):
-        # Nothing is lost: trained embeddings that differ from untrained ones are no suspects.
-        suspects = [each for each in suspects if each.weight.layer]
+        # Nothing is lost: that a trained model differs from an untrained one is no suspicion.
+        suspects = [
+            each
+            for each in suspects
+            if each.is_unusual or (each.weight.layer and not each.everywhere)
+        ]
     blamed: list[Cause] = []
     tried: list[Cause] = []
     changes: Changes = {}
@@ -193,7 +230,7 @@ def mend(
         tried += [best, *trials[1:]] * (not round_)
         blamed.append(best)
         changes = {**changes, **bench.repair(best.members, changes)}
-        left = [each for each in left if _key(each) != _key(best.members)]
+        left = [each for each in left if each[0].place != best.members[0].place]
         now, findings = best.after, tuple(judge(best.after))
         on_step((round_ + 1) / _ROUNDS)
     return Mended(
@@ -203,9 +240,10 @@ def mend(
         changes,
         measured,
         now,
+        fresh,
         findings,
         () if fresh is None else tuple(judge(fresh)),
-        tuple((bench.path(each), each) for each in suspects[:_LISTED]),
+        tuple(suspects[:_LISTED]),
         causes.products(subject.network) if suspects else (),
     )
 
@@ -215,17 +253,13 @@ def is_bad(finding: Finding) -> bool:
     return finding.fate in _WEIGHTS
 
 
-def _key(group: Sequence[Suspect]) -> tuple[int, str]:
-    return group[0].weight.layer, group[0].weight.part
-
-
 def _relevance(group: Sequence[Suspect], bad: Sequence[Finding]) -> float:
     """How unusual a part is, and whether anything was found in it, or after it."""
-    layer, part = _key(group)
+    layer, part = group[0].place
     weight = 0.0
     for finding in bad:
         at = finding.layer or 0
-        here = at == layer and (part in finding.part or not finding.part)
+        here = layer in (at, -1) and (part in finding.part or not finding.part)
         weight = max(weight, 3.0 if here else 1.0 if layer <= max(at, 1) else 0.3)
     return weight * group[0].score
 
@@ -236,9 +270,9 @@ def _restored(
     """By kind, the part of what the model lacks beside its twin that came back, up to one."""
     parts = {}
     for finding in bad:
-        start, end = health(finding, before), health(finding, after)
+        start, end = health(finding, before, twin), health(finding, after, twin)
         least = 0.05 if finding.kind in ("entropy collapse", "cone") else 0.1
-        goal = max(start + least, start if twin is None else health(finding, twin))
+        goal = max(start + least, start if twin is None else health(finding, twin, twin))
         parts[finding.kind] = max(-1.0, min(1.0, (end - start) / (goal - start)))
     return parts
 
@@ -255,39 +289,24 @@ class _Bench:
     twin: kit.Subject | None
     few: kit.Subject
     prepare: Prepare
-    model: nn.Module
-    names: Mapping[int, str]
+    before: Measured
     fresh: Measured | None
 
-    @classmethod
-    def of(
-        cls,
-        subject: kit.Subject,
-        twin: kit.Subject | None,
-        prepare: Prepare,
-        fresh: Measured | None,
-    ) -> Self:
-        """With the names that weights have in the original model."""
-        model = subject.network if subject.origin is None else subject.origin.model
-        names = causes.names_of(model, subject.network)
-        return cls(subject, twin, prepare(subject), prepare, model, names, fresh)
-
-    def path(self, suspect: Suspect) -> str:
-        """Where a weight is in the original model."""
-        return self.names[id(suspect.weight.stored)]
+    @property
+    def model(self) -> nn.Module:
+        """The original, or the network where there is none."""
+        return self.subject.network if self.subject.origin is None else self.subject.origin.model
 
     def trial(
         self, group: causes.Group, changes: Changes, bad: Sequence[Finding], before: Measured
     ) -> Cause:
         """A group mended and measured, upon what was changed before."""
         after = self.measure({**changes, **self.repair(group, changes)})
-        paths = tuple(map(self.path, group))
-        told = list(zip(group, paths, strict=True))[:_TOLD]
-        done = [(path, *self.words(each)) for each, path in told]
+        described = group[:_TOLD]
+        done = [(suspect.path, *self.words(suspect)) for suspect in described]
         return Cause(
             group,
-            paths,
-            "; ".join(causes.describe(each, path) for each, path in told),
+            "; ".join(map(causes.describe, described)),
             "; ".join(f"`{path}` {what}" for path, what, _ in done),
             any(drawn for *_, drawn in done),
             _restored(bad, before, after, self.fresh),
@@ -312,7 +331,7 @@ class _Bench:
         with exchanged(changes, self.model, *self._network()):
             if origin is not None and not changes.keys() <= inside:
                 few = self.prepare(replace(self.subject, x=origin.read()))
-            return measure(few, kit.silent)
+            return measure(few, kit.silent, self.before.weights)
 
     def _network(self) -> tuple[nn.Module, ...]:
         return () if self.subject.network is self.model else (self.subject.network,)
@@ -336,6 +355,10 @@ class _Bench:
             assert matrix is not None
             least = usual / max(suspect.value, 1e-300)
             return value * min(1.0, least)
+        if figure == "equal rows" and suspect.value >= thresholds.EQUAL_ROWS:
+            return value - value.mean(0)
+        if figure == "directions" and value.ndim == 1:
+            return value.clamp(-_CLIPPED * value.abs().median(), _CLIPPED * value.abs().median())
         if self._redrawn(suspect):
             drawn = self._counterpart(suspect.weight)
             if drawn is None:
@@ -361,29 +384,27 @@ class _Bench:
             return suspect.value < _DEAD * suspect.usual * (
                 1e-3 if suspect.figure == "gain" or suspect.weight.layer == 0 else 1.0
             )
+        if suspect.figure == "directions" and suspect.weight.value.ndim == 1:
+            return False
+        if suspect.figure == "equal rows":
+            return suspect.value < thresholds.EQUAL_ROWS
         return suspect.figure != "bias"
 
     def _counterpart(self, weight: Weight) -> Tensor | None:
         """The same weight of the untrained twin."""
-        if self.twin is None:
-            return None
-        if weight.layer:
-            some = causes.weights_of(self.twin.network)
-        else:
-            assert self.twin.origin is not None
-            some = causes.embedding_weights(self.twin.origin.model, self.twin.network)
-        for each in some:
-            if (each.layer, each.role) == (weight.layer, weight.role):
-                return each.value
+        for reading in () if self.fresh is None else self.fresh.weights:
+            if (reading.weight.layer, reading.weight.role) == (weight.layer, weight.role):
+                return reading.weight.value
         return None
 
     def _size(self, weight: Weight) -> float:
-        """The usual root mean square of a weight of this role."""
-        weights = causes.weights_of(self.subject.network) if weight.layer else []
+        """The usual root mean square of a weight of this role; that of the twin if it is alone."""
         sizes = [
-            float(each.value.double().square().mean().sqrt())
-            for each in weights
-            if each.role == weight.role and each.layer != weight.layer
+            reading.figures["size"]
+            for reading in self.before.weights
+            if reading.weight.role == weight.role
+            and reading.weight.layer != weight.layer
+            and "size" in reading.figures
         ]
         return float(torch.tensor(sizes).median()) if sizes else 0.0
 
@@ -394,6 +415,10 @@ class _Bench:
                 return "set to zero", False
             factor = min(1.0, suspect.usual / suspect.value)
             return f"multiplied by {short(factor, digits=2)}", False
+        if suspect.figure == "equal rows" and not self._redrawn(suspect):
+            return "without the mean of its rows", False
+        if suspect.figure == "directions" and suspect.weight.value.ndim == 1:
+            return f"clipped at {_CLIPPED:g} times its median", False
         if self._redrawn(suspect):
             part = suspect.figure in ("dead rows", "dead columns")
             return f"{'zero ' + suspect.figure[5:] + ' ' if part else ''}drawn anew", True

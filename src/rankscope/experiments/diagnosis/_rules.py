@@ -13,10 +13,11 @@ from typing import Final
 import torch
 
 from rankscope.core.theory import thresholds
+from rankscope.experiments.diagnosis._causes import Suspect, describe, is_passed_through
 from rankscope.experiments.diagnosis._evidence import Evidence, Sighting, Words, rule
 from rankscope.experiments.diagnosis._measure import PARTS, VIEWS
 from rankscope.experiments.diagnosis._texts import between_texts
-from rankscope.numerals import plural, power_of_ten, short
+from rankscope.numerals import plural, power_of_ten, sentence_case, short
 
 _MORE: Final = "all tokens become alike"
 
@@ -98,17 +99,27 @@ def width(evidence: Evidence) -> Words | str:
     "entropy collapse",
     "in some layer the entropy of attention, over all heads, is below "
     f"{thresholds.ONE_HOT_ENTROPY:g} of what even attention has under the same mask; under way "
-    f"from {thresholds.SHARP_ENTROPY:g} down",
+    f"from {thresholds.SHARP_ENTROPY:g} down, or if the logits lie {thresholds.SHARP_LOGITS:g} "
+    "times as far apart as in the other layers and in the untrained twin, and far enough for T "
+    "independent ones to condense, √(2 ln T)",
 )
 def entropy(evidence: Evidence) -> Words | str:
     """Whether attention becomes one-hot."""
     shares = evidence.measured.heads["entropy_share"].nanmean(1)  # layer, sample
     if bool(shares.isnan().all()):
         return "every query sees one token only"
-    lowest, at = shares.nan_to_num(nan=math.inf).min(0)
-    seen = Sighting(
-        lowest < thresholds.ONE_HOT_ENTROPY, lowest < thresholds.SHARP_ENTROPY, lowest, at + 1
-    )
+    shares = shares.nan_to_num(nan=math.inf)
+    scales = evidence.measured.logit_scales["attention"]
+    critical = (2 * evidence.measured.tokens.double().clamp_min(2).log()).sqrt()
+    sharp = torch.zeros_like(scales, dtype=torch.bool)
+    for layer, figure, usual, fresh in evidence.beside("logit_scales", "attention"):
+        far = figure > thresholds.SHARP_LOGITS * max(usual, fresh)
+        sharp[layer - 1] = far & (scales[layer - 1] > critical)
+    # Where no layer has little entropy, a layer with far larger logits than others is the one.
+    wanted = torch.where((shares.amin(0) >= thresholds.SHARP_ENTROPY) & sharp.any(0), sharp, True)
+    lowest, at = torch.where(wanted, shares, math.inf).min(0)
+    under_way = (lowest < thresholds.SHARP_ENTROPY) | sharp.any(0)
+    seen = Sighting(lowest < thresholds.ONE_HOT_ENTROPY, under_way, lowest, at + 1)
     figure, layer = seen.typical
     share = f"{short(figure, digits=2)} of the entropy of even attention"
     words = f"No entropy collapse: attention is sharpest in layer {layer}, with {share}."
@@ -287,7 +298,7 @@ def _sublayers(
     ``told`` is what is said of the first of them, with places for ``figure``.
     """
     bad = []
-    for part in PARTS:
+    for part in getattr(evidence.measured, name):
         for layer, figure, usual, fresh in evidence.beside(name, part):
             if not math.isnan(figure) and is_bad(layer, part, figure, usual, fresh):
                 bad.append((layer, part, figure, usual, fresh))
@@ -314,7 +325,9 @@ def _sublayers(
     "what attention, an MLP or a norm puts out differs from token to token by less than "
     f"{thresholds.DEAD_SUBLAYER:g} of what it does in the other layers, and by less than in the "
     "untrained twin; or here and in the other layers by less than "
-    f"{thresholds.DEAD_SUBLAYER:g} of what it does in the twin (in parts of the state's size)",
+    f"{thresholds.DEAD_SUBLAYER:g} of what it does in the twin (in parts of the state's size); or "
+    "the logits of attention lie less far apart than in the twin, and less than "
+    f"{thresholds.FAINT_LOGITS:g} of what they do in the other layers",
 )
 def dead(evidence: Evidence) -> Words:
     """Whether a sublayer does nothing, or the same to every token."""
@@ -330,6 +343,15 @@ def dead(evidence: Evidence) -> Words:
         "tells no tokens apart: its output differs by {figure} of the state's size",
         is_dead,
     )
+    if not words:
+        seen, words, part, *_ = _sublayers(
+            evidence,
+            "logit_scales",
+            "looks at all tokens alike: its logits have a standard deviation of {figure}",
+            lambda _layer, _part, figure, usual, fresh: (
+                figure < min(fresh, thresholds.FAINT_LOGITS * usual)
+            ),
+        )
     return Words(seen, f"Dead sublayer: {words}" if words else "No dead sublayer.", part)
 
 
@@ -370,20 +392,55 @@ def dominating(evidence: Evidence) -> Words:
 
 @rule(
     "narrow sublayer",
-    "some matrix that the output of attention or of an MLP passes through has fewer than "
-    f"{thresholds.NARROW_DIRECTIONS:g} directions (participation ratio), and fewer than "
-    f"{thresholds.NARROW_SUBLAYER:g} of what the untrained twin and the other layers have",
+    "some matrix that the output of attention or of an MLP passes through, or an embedding table, "
+    f"has fewer than {thresholds.NARROW_DIRECTIONS:g} directions (participation ratio), and fewer "
+    f"than {thresholds.NARROW_SUBLAYER:g} of what the untrained twin and the other layers have",
 )
 def narrow(evidence: Evidence) -> Words:
     """Whether a sublayer moves all tokens along a few lines."""
-    least, most = thresholds.NARROW_SUBLAYER, thresholds.NARROW_DIRECTIONS
+    least = math.log(1 / thresholds.NARROW_SUBLAYER)
+    matrices = [
+        suspect
+        for suspect in evidence.suspects
+        if is_passed_through(suspect.weight)
+        and suspect.figure == "directions"
+        and suspect.value < thresholds.NARROW_DIRECTIONS
+        and suspect.score >= least
+    ]
+    return _by_weight(evidence, "narrow sublayer", matrices)
 
-    def is_narrow(_layer: int, _part: str, figure: float, usual: float, fresh: float) -> bool:
-        return figure < min(most, least * usual, least * fresh)
 
-    told = "has few directions: {figure}"
-    seen, words, part, *_ = _sublayers(evidence, "directions", told, is_narrow)
-    return Words(seen, f"Narrow sublayer: {words}" if words else "No narrow sublayer.", part)
+@rule(
+    "unusual weights",
+    f"a matrix is {thresholds.UNUSUAL_WEIGHT:g} times as large or as small as in the other layers "
+    "and in the untrained twin, or has as many times fewer directions; gains, biases, embeddings, "
+    f"shared blocks and all layers at once {thresholds.UNUSUAL_ALONE:g} times; it need not be a "
+    "loss",
+    worst="noted",
+    headline="unusual weights",
+)
+def unusual(evidence: Evidence) -> Words:
+    """Whether a weight is so unlike others that something happened to it."""
+    return _by_weight(
+        evidence, "unusual weights", [each for each in evidence.suspects if each.is_unusual]
+    )
+
+
+def _by_weight(evidence: Evidence, name: str, suspects: list[Suspect]) -> Words:
+    """What is judged by weights alone, of all samples; the most unusual weight is described."""
+    seen = torch.full_like(evidence.measured.tokens, bool(suspects), dtype=torch.bool)
+    figures = torch.zeros_like(evidence.measured.tokens, dtype=torch.float64)
+    if not suspects:
+        return Words(Sighting(seen, seen, figures), f"No {name}.")
+    first = suspects[0]
+    layers = torch.full_like(evidence.measured.tokens, first.weight.layer)
+    rest = len(suspects) - 1
+    more = f" {plural(rest, 'weight')} more {'is' if rest == 1 else 'are'} so." if rest else ""
+    return Words(
+        Sighting(seen, seen, figures + first.value, layers),
+        f"{sentence_case(name)}: {describe(first)}.{more}",
+        first.weight.part,
+    )
 
 
 def runs_of(flags: list[bool]) -> str:
@@ -404,6 +461,6 @@ def runs_of(flags: list[bool]) -> str:
 
 RULES: Final = (
     *(depth, width, entropy, layers, last_token, cone, texts),
-    *(dead, dominating, narrow),
+    *(dead, dominating, narrow, unusual),
 )
 """In the order in which findings are listed."""

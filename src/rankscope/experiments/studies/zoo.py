@@ -19,9 +19,10 @@ from rankscope.experiments import kit
 from rankscope.experiments.diagnosis import (
     Mended,
     Weight,
-    embedding_weights,
     examine,
+    judge_few,
     measured_of,
+    outer_weights,
     weights_of,
 )
 from rankscope.experiments.diagnosis import health as health_of
@@ -34,7 +35,7 @@ ENTRY = kit.study(
     "zoo",
     "Models broken on purpose: whether a diagnosis finds the fault, its cause and a repair",
     question="How often does a diagnosis name the layer, the part and the cause, and mend it?",
-    seconds=60,
+    seconds=90,
     small=True,
     metrics=(
         kit.Metric(
@@ -61,8 +62,8 @@ ENTRY = kit.study(
             "share",
             "linear",
             "1 = of every model",
-            "Whether the repair brings the figure of the first finding at least half-way back to "
-            "what it was before the model was broken.",
+            "Whether the repair brings the figure of the first finding that the intact model did "
+            "not show at least half-way back to what it was in that model.",
             includes=(0.0, 1.0),
         ),
         kit.Metric(
@@ -167,7 +168,9 @@ def _draw(parameter: Tensor, generator: torch.Generator) -> None:
     noise = torch.randn(parameter.shape, generator=generator)
     wobble = math.exp(0.2 * float(torch.randn((), generator=generator)))
     if parameter.ndim >= 2:
-        parameter.copy_(noise * 0.8 * wobble / math.sqrt(parameter.shape[-1]))
+        # XLNet keeps its projections as (width, head, head width).
+        fan_in = parameter.shape[0 if parameter.ndim == 3 else -1]
+        parameter.copy_(noise * 0.8 * wobble / math.sqrt(fan_in))
     elif float(parameter.abs().max()) > 0:  # a gain
         parameter.copy_((0.1 * noise).exp() * wobble)
     else:
@@ -210,6 +213,27 @@ def _one_row(value: Tensor, _generator: torch.Generator) -> Tensor:
     return kept
 
 
+def _as_drawn(value: Tensor, generator: torch.Generator) -> Tensor:
+    return 0.02 * torch.randn(value.shape, generator=generator)
+
+
+def _half_zero(value: Tensor, _generator: torch.Generator) -> Tensor:
+    changed = value.clone()
+    changed[: len(value) // 2] = 0
+    return changed
+
+
+def _one_large(value: Tensor, _generator: torch.Generator) -> Tensor:
+    changed = value.clone()
+    changed[3] *= 1000
+    return changed
+
+
+def _common_row(value: Tensor, generator: torch.Generator) -> Tensor:
+    size = float(value.square().mean().sqrt())
+    return value + 30 * size * torch.randn(value.shape[-1], generator=generator)
+
+
 def _equal(value: Tensor, _generator: torch.Generator) -> Tensor:
     return value[5:6].expand_as(value).clone()
 
@@ -241,10 +265,24 @@ FAULTS: Final[dict[str, Fault]] = {
     "one value row left": Fault({"value": _one_row}, ("dead rows", "directions", "size")),
     "common direction": Fault({"down bias": _random(10.0)}, ("bias",)),
     "common direction of attention": Fault({"output bias": _random(10.0)}, ("bias",)),
+    "queries and keys zero": Fault(
+        dict.fromkeys(("query", "query bias", "key", "key bias"), _ZERO), ("size",)
+    ),
+    "half of the values zero": Fault(
+        {"value": _half_zero, "value bias": _half_zero}, ("dead rows", "directions", "size")
+    ),
+    "MLP never active": Fault({"up bias": lambda value, _: torch.full_like(value, -50)}, ("bias",)),
+    "one gain × 1000": Fault({"mlp gain": _one_large}, ("directions",)),
+    "bias of a norm": Fault({"mlp norm bias": _random(10.0)}, ("bias",)),
+    "attention as drawn": Fault(
+        dict.fromkeys(("query", "key", "value", "output"), _as_drawn), ("size",)
+    ),
+    "common word embedding": Fault({"words": _common_row}, ("equal rows",), embeddings=True),
+    "word embeddings of rank one": Fault({"words": _rank_one}, ("directions",), embeddings=True),
     "equal word embeddings": Fault({"words": _equal}, ("equal rows",), embeddings=True),
     "tiny word embeddings": Fault({"words": _times(1e-3)}, ("size",), embeddings=True),
 }
-_OPTIONAL: Final = ("value bias", "output bias", "down bias")
+_OPTIONAL: Final = ("query bias", "key bias", "value bias", "output bias", "down bias")
 """Roles that some architectures lack, which are left out if others are there to be changed."""
 
 
@@ -259,8 +297,10 @@ class Case:
     paths: tuple[str, ...]
     parts: tuple[str, ...]
     mended: Mended
-    healthy: float | None = None
-    """The figure of the first finding before the model was broken."""
+    lost: Finding | None = None
+    """The first finding that the model did not show before it was broken."""
+    healthy: float = math.nan
+    """Its figure then."""
 
     @property
     def bad(self) -> list[Finding]:
@@ -299,13 +339,14 @@ class Case:
 
     @property
     def half_restored(self) -> bool:
-        """Whether the repair brings the first finding's figure at least half-way back."""
-        if not self.bad or self.healthy is None or not self.mended.causes:
+        """Whether the repair brings the figure that was lost at least half-way back."""
+        if self.lost is None or not self.mended.causes:
             return False
-        before = health_of(self.bad[0], self.mended.before)
-        after = health_of(self.bad[0], self.mended.after)
-        lost = self.healthy - before
-        return lost > 0 and (after - before) >= 0.5 * lost
+        before, after = (
+            health_of(self.lost, measured, self.mended.fresh)
+            for measured in (self.mended.before, self.mended.after)
+        )
+        return after - before >= 0.5 * (self.healthy - before) > 0
 
     @property
     def false_alarm(self) -> bool:
@@ -357,7 +398,7 @@ def _roles(subject: kit.Subject, model: nn.Module, fault: Fault, layer: int) -> 
         return {each.role: each for each in weights_of(subject.network) if each.layer == layer}
     body: Any = getattr(model, "base_model", model)
     table = body.get_input_embeddings()
-    words = (each for each in embedding_weights(model, subject.network) if each.module is table)
+    words = (each for each in outer_weights(model, subject.network) if each.module is table)
     return {"words": next(words)}
 
 
@@ -408,9 +449,17 @@ def look(config: Config, family: str, fault: str, seed: int, layer: int) -> Case
         return None
     subject = subject_of(subject.origin.model, config)
     case = Case(family, fault, seed, layer, *changed, examine(subject, seed))
-    if not case.bad:
-        return case
-    return replace(case, healthy=health_of(case.bad[0], measured_of(whole)))
+    return beside_intact(case, whole)
+
+
+def beside_intact(case: Case, intact: kit.Subject) -> Case:
+    """With the first finding that the intact model does not show, and its figure there."""
+    twin, measured = case.mended.fresh, measured_of(intact)
+    shown = {(each.kind, each.fate) for each in judge_few(intact, twin, measured)}
+    for finding in case.bad:
+        if (finding.kind, finding.fate) not in shown:
+            return replace(case, lost=finding, healthy=health_of(finding, measured, twin))
+    return case
 
 
 def judge(_config: Config, measured: kit.Measured[list[Case]]) -> kit.Answer:
