@@ -15,7 +15,7 @@ HEAVY = "/state.json?layers=64&tokens=48&width=128&heads=8&skip=1&mlp=4&norm=lay
 
 
 def connected(lab, sent=b""):
-    connection = socket.create_connection(("127.0.0.1", lab.port), timeout=30)
+    connection = socket.create_connection(("127.0.0.1", lab.port), timeout=10)
     connection.sendall(sent)
     return connection
 
@@ -72,7 +72,7 @@ def busy_seconds(lab, during):
 def test_requests_that_do_not_arrive_hold_no_connection_for_long(lab):
     """Three hundred, more than are served at once: nothing, half a head, or a body said to come."""
     head = f"GET / HTTP/1.1\r\nHost: 127.0.0.1:{lab.port}\r\n".encode()
-    starts = [b"", head, head + b"Content-Length: 9\r\n\r\n1"]
+    starts = [b"", head, head + b"Content-Length: 999\r\n\r\n1"]
     with ExitStack() as open_connections:
         held = [open_connections.enter_context(connected(lab, starts[at % 3])) for at in range(300)]
         began = time.monotonic()

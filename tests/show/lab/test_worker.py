@@ -187,6 +187,8 @@ def test_calls_that_are_abandoned_before_their_turn_cost_no_process(monkeypatch,
         await abandon(workers)  # while no process is ready
         busy = await begun(workers, "busy", log, "busy", 0.5)
         await abandon(workers)  # while the only one computes
+        await asyncio.sleep(0.01)
+        assert not workers._waiting
         await workers.run("last", log, "last", 0)
         await busy
 
@@ -237,7 +239,7 @@ def test_a_process_that_cannot_be_started_is_started_later(monkeypatch):
     monkeypatch.setattr(_worker, "Worker", start)
 
     async def scenario(workers):
-        return await workers.run("a", 0)
+        return await asyncio.wait_for(workers.run("a", 0), 30)
 
     assert using("time:sleep", scenario, count=1) is None
     assert not failures
