@@ -86,7 +86,7 @@ def running_lab():
         for _ in range(5):  # as who is impatient does
             process.send_signal(signal.SIGINT)
             time.sleep(0.002)
-        assert process.wait(10) == 0, "an interruption is no error"
+        assert process.wait(10) == 0, f"an interruption is no error: {process.returncode}"
         assert psutil.wait_procs(children, timeout=10)[1] == [], "no process is left behind"
     finally:
         process.kill()
