@@ -16,7 +16,7 @@ from typing import Any, Final
 from rankscope.errors import RankscopeError
 from rankscope.process import CAN_FORK, Template, Worker
 
-_TRIES: Final = 2  # a process may have been killed while it had nothing to do
+_TRIES: Final = 3  # an idle process may have been killed, and the one it is forked from too
 
 
 class CallError(RankscopeError):
