@@ -248,10 +248,53 @@ def test_the_state_is_exported_as_a_program_and_as_pictures(opened):
 def test_what_cannot_be_computed_is_said(opened):
     page = opened("scores=rotary&width=6", complete=False)
     expect(page.get_by_role("alert")).to_contain_text("head_width=3 is odd")
+    expect(page.locator("#headline")).to_have_text("There is no such network")
     page.locator("#scores").select_option("dot")
     wait_for(page, "width=6", "complete")
     expect(page.locator("#refusal")).to_be_hidden()
+    expect(page.locator("#headline")).not_to_have_text("There is no such network")
+    page.locator("#scores").select_option("rotary")  # the answer of before is not this one's
+    expect(page.locator("#headline")).to_have_text("There is no such network")
     failed = opened.logged.copy()
     opened.logged.clear()
-    assert len(failed) == 1  # Chromium itself says that a request was refused
-    assert "422" in failed[0]
+    assert len(failed) == 2  # Chromium itself says that a request was refused
+    assert all("422" in message for message in failed)
+
+
+@pytest.mark.parametrize("path", ["/lab.json", "/state.json"])
+@pytest.mark.parametrize("stopped", [False, True], ids=["busy", "stopped"])
+def test_a_lab_that_does_not_answer_is_said(browser, lab, path, stopped):
+    """Plain text is what the server sends where it has too many connections."""
+    with browser.new_page() as page:
+        page.route(
+            f"**{path}*",
+            lambda route: route.abort() if stopped else route.fulfill(status=503, body="no"),
+        )
+        page.goto(lab.address)
+        expect(page.locator("#headline")).to_have_text("Not computed")
+        words = "Start it again" if stopped else "The lab is busy"
+        expect(page.get_by_role("alert")).to_contain_text(words)
+
+
+def test_back_undoes_the_changes_since_a_preset(opened):
+    page = opened(SMALL)
+    preset = PRESETS[0]
+    page.get_by_role("button", name=preset.title, exact=True).click()
+    wait_for(page, preset.query)
+    cells = page.get_by_role("gridcell")
+    for at in (1, 2):  # two changes are one step
+        cells.nth(at).click()
+        expect(cells.nth(at)).to_have_attribute("aria-selected", "false")
+    assert asked_for(page).mask.startswith("bits:")
+    painted = page.url.partition("?")[2]
+    wait_for(page, painted)
+    page.go_back()
+    wait_for(page, preset.query)
+    assert asked_for(page) == State.read(preset.query)
+    expect(cells.nth(1)).to_have_attribute("aria-selected", "true")
+    page.go_forward()
+    wait_for(page, painted)
+    page.go_back()
+    page.go_back()
+    wait_for(page, SMALL, "complete")
+    assert asked_for(page) == State.read(SMALL)

@@ -7,6 +7,7 @@ import re
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -62,11 +63,17 @@ class Lab:
 
 @contextmanager
 def running_lab():
-    """Start the command, wait for its address, and interrupt it at the end."""
+    """Start the command, wait for its address, and interrupt it at the end.
+
+    Whatever it is asked meanwhile, its terminal shows no traceback.
+    """
     command = [sys.executable, "-m", "rankscope", "lab", "--no-browser", "--port", "0"]
     environment = {**os.environ, "PYTHONPATH": str(SOURCE), "OMP_NUM_THREADS": "1"}
     began = time.monotonic()
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment)
+    terminal = tempfile.TemporaryFile("w+")  # noqa: SIM115  # read and closed at the end
+    process = subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=terminal, text=True, env=environment
+    )
     try:
         line = process.stdout.readline()
         seconds = time.monotonic() - began
@@ -79,9 +86,14 @@ def running_lab():
         for _ in range(5):  # as who is impatient does
             process.send_signal(signal.SIGINT)
             time.sleep(0.002)
-        assert process.wait(10) == 0, "an interruption is no error"
+        assert process.wait(10) == 0, f"an interruption is no error: {process.returncode}"
         assert psutil.wait_procs(children, timeout=10)[1] == [], "no process is left behind"
     finally:
         process.kill()
         process.wait()
         process.stdout.close()
+        terminal.seek(0)
+        shown = terminal.read()
+        terminal.close()
+        print(shown)
+    assert not re.search("Traceback|never retrieved", shown), shown

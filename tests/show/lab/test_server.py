@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from rankscope.show.lab._compute import run_task
 from rankscope.show.lab._server import _computed, description
 from rankscope.show.lab._state import PARAMETERS, State
-from rankscope.show.lab._worker import BrokenError, SupersededError
+from rankscope.show.lab._worker import CallError
 
 SMALL = "layers=1&tokens=3&width=2"
 PARTS = ["/", "/lab.css", "/lab.js", "/mask.js", "/controls.js", "/charts.js", "/icon.svg"]
@@ -180,7 +180,7 @@ def test_a_call_that_fails_after_its_browser_has_gone_is_not_told_to_the_termina
             try:
                 await asyncio.sleep(60)
             except asyncio.CancelledError:
-                raise BrokenError("superseded meanwhile") from None
+                raise CallError(500, "ended meanwhile") from None
             return b""
 
     class Gone:
@@ -191,7 +191,7 @@ def test_a_call_that_fails_after_its_browser_has_gone_is_not_told_to_the_termina
 
     async def ask() -> None:
         asyncio.get_running_loop().set_exception_handler(lambda _, context: told.append(context))
-        with pytest.raises(SupersededError):
+        with pytest.raises(CallError):
             await _computed(Slow(), Gone(), "first")
         await asyncio.sleep(0.01)
         gc.collect()

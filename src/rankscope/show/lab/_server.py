@@ -24,6 +24,7 @@ from string import Template
 from typing import Any
 from urllib.parse import urlencode
 
+import h11
 import uvicorn
 from starlette.applications import Starlette
 from starlette.datastructures import Headers, MutableHeaders
@@ -32,16 +33,18 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from rankscope.errors import InputError, RankscopeError
 from rankscope.show.figures import bundle, dark_variables
 from rankscope.show.lab._charts import TITLES, charts
 from rankscope.show.lab._presets import PRESETS
 from rankscope.show.lab._state import PARAMETERS, State, read_query, shown
-from rankscope.show.lab._worker import SupersededError, Workers
+from rankscope.show.lab._worker import CallError, Workers
 from rankscope.version import __version__
 
 PORT = 8417  # unless told otherwise; if it is taken, any that is free
+REQUEST_SECONDS = 5.0  # from the first byte of a request, or the connection, to the last byte
 _ENDS = (signal.SIGINT, signal.SIGTERM)
 _SESSION = re.compile(r"[0-9a-z]{1,32}")
 _FRESH = {"cache-control": "no-store"}
@@ -67,7 +70,7 @@ def serve(
         access_log=False,
         server_header=False,
         ws="none",
-        http="h11",
+        http=_Connection,
         loop="asyncio",
         lifespan="on",
         limit_concurrency=256,
@@ -110,6 +113,27 @@ class _Server(uvicorn.Server):
         self._pool.stop()
         sys.stdout.flush()
         os._exit(0)
+
+
+class _Connection(H11Protocol):
+    """A connection that is closed if a whole request takes too long to arrive."""
+
+    _limit: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self._watch()
+
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)
+        self._watch()
+
+    def _watch(self) -> None:
+        if self.conn.their_state in (h11.IDLE, h11.SEND_BODY):
+            self._limit = self._limit or self.loop.call_later(REQUEST_SECONDS, self.transport.abort)
+        elif self._limit is not None:
+            self._limit.cancel()
+            self._limit = None
 
 
 def _listen(host: str, port: int | None) -> socket.socket:
@@ -206,19 +230,18 @@ async def _computed(
     """What a worker makes of it, unless the browser goes away first."""
     call = asyncio.create_task(workers.run(session or f"#{id(request)}", *arguments))
 
-    async def left() -> None:
+    async def watch() -> None:
         while (await request.receive())["type"] != "http.disconnect":
             pass
-
-    gone = asyncio.create_task(left())
-    for task in (call, gone):  # either may end with an error after nobody waits for it
-        task.add_done_callback(lambda ended: ended.cancelled() or ended.exception())
-    await asyncio.wait({call, gone}, return_when=asyncio.FIRST_COMPLETED)
-    gone.cancel()
-    if not call.done():
         call.cancel()
-        raise SupersededError("The browser has gone.")
-    return await call
+
+    watching = asyncio.create_task(watch())
+    try:
+        return await call
+    except asyncio.CancelledError:
+        raise CallError(409, "The browser has gone.") from None
+    finally:
+        watching.cancel()
 
 
 def _attachment(body: bytes, kind: str, name: str) -> Response:
@@ -303,9 +326,7 @@ class Guard:
 
         async def send_with_headers(message: Message) -> None:
             if message["type"] == "http.response.start":
-                headers = MutableHeaders(scope=message)
-                for name, value in HEADERS.items():
-                    headers[name] = value
+                MutableHeaders(scope=message).update(HEADERS)
             await send(message)
 
         status, reason = self._refusal(scope["path"], Headers(scope=scope))

@@ -9,21 +9,40 @@ const SOURCES = { plane: "places", sphere: "places" };
 const session = [...crypto.getRandomValues(new Uint8Array(12))].map((byte) => byte.toString(16).padStart(2, "0")).join("");
 const find = (id) => document.getElementById(id);
 
-const ask = async (part, query, signal) => {
+const load = async (path, signal) => {
+  const reply = await fetch(path, { signal }).catch((error) => {
+    throw signal?.aborted ? error : new Error("The lab does not answer. Start it again, then reload this page.");
+  });
+  const busy = { error: "The lab is busy. Reload this page in a few seconds." }; // an answer without JSON
+  const body = await (reply.ok ? reply.json() : reply.json().catch(() => busy));
+  if (!reply.ok) throw Object.assign(new Error(body.error), { code: reply.status });
+  return body;
+};
+
+const ask = (part, query, signal) => {
   const fields = new URLSearchParams(query);
   fields.set("part", part);
   fields.set("session", session);
-  const reply = await fetch(`/state.json?${fields}`, { signal });
-  const body = await reply.json();
-  if (!reply.ok) throw Object.assign(new Error(body.error), { code: reply.status });
-  return body;
+  return load(`/state.json?${fields}`, signal);
+};
+
+const refuse = (error) => {
+  delete document.body.dataset.tone;
+  find("headline").textContent = error.code === 422 ? "There is no such network" : "Not computed";
+  find("described").textContent = "";
+  find("refusal").textContent = error.message;
+  find("refusal").hidden = false;
+  document.body.classList.add("refused");
 };
 
 /* The first figures are asked for before the page knows what it consists of. */
 let early = { search: location.search, answer: ask("first", location.search) };
 early.answer.catch(() => {}); // whoever waits for it is told
 
-const told = await fetch("/lab.json").then((reply) => reply.json());
+const told = await load("/lab.json").catch((error) => {
+  refuse(error);
+  throw error;
+});
 const defaults = Object.fromEntries(Object.entries(told.parameters).map(([name, each]) => [name, each.default]));
 let state = { ...defaults };
 let layers = 6;
@@ -99,13 +118,6 @@ const showAnswer = (found) => {
   document.body.classList.remove("refused");
 };
 
-const refuse = (error) => {
-  if (!document.body.dataset.tone) write(find("headline"), "There is no such network");
-  find("refusal").textContent = error.message;
-  find("refusal").hidden = false;
-  document.body.classList.add("refused");
-};
-
 /* ---- asking: one request at a time, the newest wins ---- */
 
 let running = null;
@@ -179,7 +191,9 @@ const change = (name, text) => {
   }
   if (name === "tokens" && state.mask.startsWith("bits:")) state.mask = controls.mask.resized(Number(text));
   const query = show();
-  history.replaceState(null, "", query ? `/?${query}` : "/");
+  // The first change after a preset, a link or a reset is a step that Back undoes.
+  const step = history.state === "changed" ? "replaceState" : "pushState";
+  history[step]("changed", "", query ? `/?${query}` : "/");
   refresh();
 };
 
