@@ -18,7 +18,7 @@ import vl_convert
 
 from rankscope.arguments import checked
 from rankscope.errors import InputError, KindError
-from rankscope.process import whole_file
+from rankscope.process import write_file
 from rankscope.show.display import template
 from rankscope.show.figures import _theme as theme
 from rankscope.show.figures._theme import Figure
@@ -165,10 +165,8 @@ def save(chart: Figure | Mapping[str, Any], path: str | Path) -> Path:
     if write is None:
         raise InputError(f"cannot write {path.name!r}; end it in {', '.join(WRITERS)}.")
     spec = _without_control(dict(chart) if isinstance(chart, Mapping) else chart.to_dict())
-    with whole_file(path) as unfinished:
-        content = write(spec)
-        unfinished.write_bytes(content if isinstance(content, bytes) else content.encode())
-    return path
+    content = write(spec)
+    return write_file(path, content if isinstance(content, bytes) else content.encode())
 
 
 def _without_control(value: Any) -> Any:
