@@ -110,7 +110,9 @@ def _looked_at(path: Path, written: str | None) -> tuple[str, Ended | None]:
         notes = json.loads(metadata.get(_NOTE, "null"))
         if not isinstance(notes, dict) or set(notes) != {key}:
             return f"it is of {', '.join(notes or ()) or 'no run'}", None
-    except (*_FAILING, OSError, RecursionError) as error:
+    except OSError as error:
+        return error.strerror or str(error), None
+    except (*_FAILING, RecursionError) as error:
         return in_words(error), None
     ours = all(_SCHEMA.get(name) == kind for name, kind in table.schema.items())
     ours = ours and {RUN, "metric", "value"} <= set(table.columns)
