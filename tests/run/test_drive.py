@@ -16,7 +16,6 @@ import works
 from rankscope.errors import InputError
 from rankscope.run import Inline, Run, drive, status, table
 
-
 NO_FILE = "it is a symbolic link, or no regular file"
 
 

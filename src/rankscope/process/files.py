@@ -2,12 +2,14 @@
 
 import os
 import secrets
+import shutil
 import stat
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 
-from rankscope.errors import InputError
+from rankscope.errors import InputError, RankscopeError
 
 _UNFINISHED: set[Path] = set()
 _PREFIX = ".rankscope-"
@@ -67,6 +69,32 @@ def write_file(path: str | Path, content: bytes | memoryview, *, follow_link: bo
         words = getattr(error, "strerror", None) or error
         raise InputError(f"{path} cannot be written: {words}.") from error
     return path
+
+
+@contextmanager
+def whole_folder(path: Path) -> Iterator[Path]:
+    """A folder to write to; when all is written, it moves into ``path``, which is new or empty.
+
+    Whatever is raised before leaves nothing behind, and is told as an error about ``path``.
+    """
+    unfinished, is_new = path / f"{_PREFIX}{secrets.token_hex(8)}", not path.exists()
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+        if any(path.iterdir()):
+            raise InputError(f"{path} is not empty, and nothing is overwritten; name a new folder.")
+        unfinished.mkdir()
+        yield unfinished
+        for inside in tuple(unfinished.iterdir()):
+            inside.rename(path / inside.name)
+    except RankscopeError:
+        raise
+    except Exception as error:  # libraries have errors of their own for a full disk
+        raise InputError(f"{path} cannot be written: {error}.") from error
+    finally:
+        shutil.rmtree(unfinished, ignore_errors=True)
+        if is_new:
+            with suppress(OSError):  # it is not empty: all was written
+                path.rmdir()
 
 
 def _write_unfinished(

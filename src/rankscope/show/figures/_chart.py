@@ -5,6 +5,7 @@ Pages draw it with nothing from elsewhere.
 
 import base64
 import hashlib
+import io
 import json
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -41,9 +42,16 @@ class OfflineChart(alt.ConcatChart):
         if kind in WRITERS and not arguments and not options:
             save(self, fp)
             return
-        if "html" in (kind.removeprefix("."), options.get("format"), *arguments[:1]):
+        named = arguments[0] if arguments else options.pop("format", None) or kind[1:]
+        if named == "html":
             options = {"inline": True, **options}
-        super().save(fp, *arguments, **options)
+        written: Any = fp
+        if isinstance(fp, str | Path):
+            written = io.BytesIO() if named in ("png", "pdf") else io.StringIO()
+        super().save(written, named or None, *arguments[1:], **options)
+        if isinstance(fp, str | Path):
+            content = written.getvalue()
+            write_file(fp, content if isinstance(content, bytes) else content.encode())
 
     def _repr_mimebundle_(self, *_: Any, **__: Any) -> dict[str, str]:
         """A picture: Altair's own way loads Vega from elsewhere."""
