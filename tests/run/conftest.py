@@ -57,15 +57,13 @@ def sql():
         with closing(sqlite3.connect(Path(folder) / "runs.sqlite")) as database, database:
             rows = database.execute(query, values).fetchall()
             with suppress(sqlite3.Error):
-                seal = _store._hex(
-                    sum(
-                        _store._number(table, row)
-                        for table, where in _store._SEALED.items()
-                        for row in database.execute(f"SELECT * FROM {table} WHERE {where}")
-                    )
+                seal = sum(
+                    _store._number(table, row)
+                    for table, where in _store._SEALED.items()
+                    for row in database.execute(f"SELECT * FROM {table} WHERE {where}")
                 )
                 if sealed:
-                    database.execute("UPDATE meta SET value = ? WHERE name = 'seal'", (seal,))
+                    database.execute("UPDATE meta SET value = ? WHERE name = 'seal'", (str(seal),))
             return rows
 
     return run

@@ -237,7 +237,7 @@ def test_a_pipe_in_the_place_of_a_result_is_not_waited_for(make_runs, tmp_path):
 @pytest.mark.parametrize("name", ["lock.sqlite", "runs.sqlite", "runs.sqlite-wal"])
 def test_what_is_no_file_in_the_place_of_the_database_is_refused(name, make, make_runs, tmp_path):
     make(tmp_path / name)
-    with pytest.raises(InputError, match=f"{name} is not a regular file; remove it"):
+    with pytest.raises(InputError, match=f"{name} is not a sweep's; remove it"):
         sweep(make_runs(1), tmp_path)
 
 
@@ -420,7 +420,7 @@ def test_what_is_in_the_way_is_said(make_runs, tmp_path):
     sweep(make_runs(2), tmp_path)
     next((tmp_path / "results").iterdir()).write_bytes(b"")
     (tmp_path / "aside").write_text("in the way")
-    with pytest.raises(InputError, match="aside is not a folder; remove it"):
+    with pytest.raises(InputError, match="aside is not a sweep's; remove it"):
         sweep(make_runs(2), tmp_path)
     with pytest.raises(InputError, match="is no Unicode text"):
         sweep(make_runs(2), tmp_path / "\udcff")

@@ -131,11 +131,9 @@ def _copy_permissions(before: os.stat_result, path: Path) -> None:
     """Owner, as far as this user may, and mode; the owner first, which clears some of the mode."""
     mode = stat.S_IMODE(before.st_mode)
     if hasattr(os, "chown"):
-        with suppress(OSError):
-            os.chown(path, before.st_uid, before.st_gid)
-        if path.stat().st_gid != before.st_gid:
+        for owner in (-1, before.st_uid):
             with suppress(OSError):
-                os.chown(path, -1, before.st_gid)
+                os.chown(path, owner, before.st_gid)
         if path.stat().st_gid != before.st_gid:  # another group may do what everybody may
             mode = mode & ~0o070 | (mode & 0o007) << 3
     path.chmod(mode)

@@ -187,7 +187,7 @@ class Store:
         """Lay an empty database out; refuse one that is not ours."""
         with self._said("written" if create else "read"):
             if create and not self._value("SELECT count(*) FROM sqlite_master"):
-                seal = _hex(_number("meta", ("kind", kind)))
+                seal = _number("meta", ("kind", kind))
                 self._database.executescript(
                     f"PRAGMA journal_mode = WAL; BEGIN IMMEDIATE; {_TABLES}"
                     f"INSERT OR IGNORE INTO meta VALUES ('kind', '{kind}'), ('seal', '{seal}');"
@@ -210,8 +210,8 @@ class Store:
         self._database.execute("BEGIN")  # all of it at one moment, whoever writes meanwhile
         try:
             sound = self._value("PRAGMA integrity_check(1)")
-            seal = _hex(sum(self._sum(table, where) for table, where in _SEALED.items()))
-            if sound != "ok" or self._value(_SEAL) != seal:
+            seal = sum(self._sum(table, where) for table, where in _SEALED.items())
+            if sound != "ok" or self._value(_SEAL) != str(seal):
                 raise self._damaged("its digest is wrong" if sound == "ok" else sound)
         finally:
             self._database.execute("ROLLBACK")
@@ -226,8 +226,8 @@ class Store:
         """Keep the seal in step with rows that are written."""
         before = self._sum(table, where, *values)
         yield
-        seal = int(self._value(_SEAL), 16) - before + self._sum(table, where, *values)
-        self._database.execute("UPDATE meta SET value = ? WHERE name = 'seal'", (_hex(seal),))
+        seal = int(self._value(_SEAL)) - before + self._sum(table, where, *values)
+        self._database.execute("UPDATE meta SET value = ? WHERE name = 'seal'", (str(seal),))
 
     def _rows(self, query: str, *values: Any) -> list[Any]:
         with self._said("read"):
@@ -259,8 +259,8 @@ class Store:
             code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR)
             if not isinstance(error, sqlite3.OperationalError) or code == sqlite3.SQLITE_ERROR:
                 raise self._damaged(error) from error
-            # A full disk, no permission, a lock.
-            raise InputError(f"{self.path} cannot be {doing}: {error}; try again.") from error
+            advice = "make sure of disk space and permissions, and try again"
+            raise InputError(f"{self.path} cannot be {doing}: {error}; {advice}.") from error
 
     def _damaged(self, error: object) -> InputError:
         return InputError(
@@ -339,10 +339,6 @@ def _number(table: str, row: Iterable[Any]) -> int:
     return int(digest_of(repr((table, *row)).encode()), 16)
 
 
-def _hex(total: int) -> str:
-    return f"{total % 2**128:032x}"
-
-
 def is_key(text: Any) -> bool:
     """Whether it can be the key of a sweep's run, and hence the name of a file."""
     return isinstance(text, str) and _KEY.fullmatch(text) is not None
@@ -373,10 +369,8 @@ def _refuse_links(folder: Path) -> None:
         path = folder / name
         if path.is_symlink():
             raise InputError(f"{path} is a symbolic link; remove it, or name another folder.")
-        is_ours = path.is_dir() if name in (RESULTS, ASIDE) else path.is_file()
-        if path.exists() and not is_ours:
-            kind = "a folder" if name in (RESULTS, ASIDE) else "a regular file"
-            raise InputError(f"{path} is not {kind}; remove it, or name another folder.")
+        if path.exists() and not (path.is_dir() if name in (RESULTS, ASIDE) else path.is_file()):
+            raise InputError(f"{path} is not a sweep's; remove it, or name another folder.")
 
 
 def _columns(run: Ended) -> dict[str, Any]:
