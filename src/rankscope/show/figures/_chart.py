@@ -42,7 +42,7 @@ class OfflineChart(alt.ConcatChart):
         if kind in WRITERS and not arguments and not options:
             save(self, fp)
             return
-        named = arguments[0] if arguments else options.pop("format", None) or kind[1:]
+        named: Any = arguments[0] if arguments else options.pop("format", None) or kind[1:]
         if named == "html":
             options = {"inline": True, **options}
         written: Any = fp
