@@ -8,6 +8,7 @@ them. A file counts if it is what was written, by its digest in the database.
 import io
 import json
 from collections.abc import Sequence
+from itertools import count
 from pathlib import Path
 from typing import Any, Final
 
@@ -134,7 +135,8 @@ def _set_aside(folder: Path, path: Path) -> str:
     """Move a file to where it does not count; its new name."""
     aside = folder / ASIDE
     aside.mkdir(exist_ok=True)
-    name = f"{1 + len(list(aside.iterdir()))}-{path.name}"
+    taken = {inside.name for inside in aside.iterdir()}
+    name = next(name for number in count(1) if (name := f"{number}-{path.name}") not in taken)
     path.replace(aside / name)
     settle(aside)
     settle(path.parent)
