@@ -262,3 +262,16 @@ def test_doubts_reach_the_summary_and_are_filled_where_a_table_has_none():
     assert tables.summary(whole)["doubt"].to_list() == [False, True]
     assert tables.summary(whole).height == 2
     assert "doubt" not in tables.summary(sure).columns
+
+
+def test_other_programs_read_our_files_and_a_file_without_our_digest_is_refused(tmp_path):
+    table = tables.frame({"metric": ["rank", "rank"], "value": [1.5, 2.5]})
+    path = tables.write(table, tmp_path / "table.parquet", {"seed": 0})
+    assert pl.read_parquet(path).equals(table)
+    assert pl.scan_parquet(path).select(pl.col("value").sum()).collect().item() == 4.0
+    assert path.read_bytes() == tables.write(table, tmp_path / "again", {"seed": 0}).read_bytes()
+    table.write_parquet(path, metadata={tables.PROVENANCE: "{}"})
+    for content in (path.read_bytes(), b"", b"PAR1", b"\xff" * 100):
+        path.write_bytes(content)
+        with pytest.raises(InputError, match=r"table\.parquet is damaged, or was not written by"):
+            tables.read(path)

@@ -12,11 +12,27 @@ RankscopeError                 anything the caller can mend
     └── VerificationError      our network does not compute what the original does
 """
 
+_LONGEST = 2000  # characters of a message; what was got may be a book
+
 
 class RankscopeError(Exception):
     """Base of all errors the caller can mend; the command line shows it as one sentence."""
 
     exit_code = 2
+
+    def __init__(self, message: object = "") -> None:
+        super().__init__(printable(str(message)))
+
+
+def printable(message: str) -> str:
+    """A message of bounded length that can be encoded: its beginning, and its end, which advises.
+
+    >>> len(printable("x" * 300_000))
+    2000
+    """
+    if len(message) > _LONGEST:
+        message = f"{message[: _LONGEST // 2 - 1]}…{message[-_LONGEST // 2 :]}"
+    return message.encode(errors="backslashreplace").decode()
 
 
 class InputError(RankscopeError, ValueError):

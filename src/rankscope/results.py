@@ -241,11 +241,11 @@ def write(result: Result, path: str | Path) -> Path:
 @checked
 def read(path: str | Path) -> Result:
     """A result as written by ``write``."""
-    table, provenance = tables.read(path)
+    table, written = tables.from_parquet(path)
     try:
-        kept = json.loads(tables.metadata(path)[_KEY])
+        kept, provenance = (json.loads(written[key]) for key in (_KEY, tables.PROVENANCE))
         return Result(table=table, provenance=provenance, **_typed(kept))
-    except (KeyError, TypeError, ValueError) as error:
+    except (LookupError, TypeError, ValueError, AttributeError, RecursionError) as error:
         raise InputError(f"{path} holds a table, but no result that can be read.") from error
 
 

@@ -4,6 +4,8 @@ A row is one number. ``metric`` and ``value`` are always there; the other column
 applies, always in the order of ``COLUMNS``.
 """
 
+import hashlib
+import io
 import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
@@ -14,7 +16,7 @@ import polars as pl
 
 from rankscope.arguments import Finite, Range, checked
 from rankscope.errors import InputError, KindError
-from rankscope.process import whole_file
+from rankscope.process import write_file
 
 COLUMNS: dict[str, type[pl.DataType]] = {
     "part": pl.String,
@@ -52,7 +54,9 @@ POOLED: Final = ("seed",)
 Layer = Annotated[int, Range(0, 2**31)]
 _LAYER: Final = "layer"
 _NEVER_APART: Final = (_LAYER, "run", "sample", "head", "metric", "value", "error", "doubt")
-_PROVENANCE_KEY = "rankscope"
+PROVENANCE: Final = "rankscope"
+"""The key of the provenance in a file's metadata."""
+_DIGEST_BYTES: Final = 32
 # A panic of polars, which some damaged files cause, is no Exception.
 _UNREADABLE = (pl.exceptions.PolarsError, pl.exceptions.PanicException, OSError)
 
@@ -298,15 +302,53 @@ def write(
 ) -> Path:
     """Write a table as Parquet, with where it came from (and ``more``) in the file's metadata."""
     try:
-        noted = {_PROVENANCE_KEY: json.dumps(dict(provenance)), **(more or {})}
-    except (TypeError, ValueError) as error:
+        noted = {PROVENANCE: json.dumps(dict(provenance)), **(more or {})}
+    except (TypeError, ValueError, RecursionError) as error:
         raise KindError(f"the provenance cannot be written as JSON: {error}") from None
+    return write_file(path, to_parquet(table, noted))
+
+
+@checked
+def to_parquet(table: pl.DataFrame, metadata: Mapping[str, str]) -> bytes:
+    """A Parquet file that carries a digest of all its other bytes, which ``from_parquet`` checks.
+
+    Every program reads it: the digest stands between the last column and the footer, and readers
+    find the columns by their places, which the footer holds.
+    """
+    buffer = io.BytesIO()
     try:
-        with whole_file(path) as unfinished:
-            table.write_parquet(unfinished, metadata=noted)
-    except pl.exceptions.PolarsError as error:
-        raise InputError(f"{path} cannot be written: {error}") from error
-    return Path(path)
+        table.write_parquet(buffer, metadata=dict(metadata))
+    except _UNREADABLE as error:
+        raise InputError(f"the table cannot be written as Parquet: {error}") from error
+    content = buffer.getvalue()
+    footer = _footer(content)
+    return content[:footer] + hashlib.sha256(content).digest() + content[footer:]
+
+
+@checked
+def from_parquet(path: str | Path) -> tuple[pl.DataFrame, dict[str, str]]:
+    """A table and its metadata, as written by ``to_parquet``; an error if any byte is another."""
+    path = Path(path)
+    if not path.is_file():
+        raise InputError(f"there is no table at {path}.")
+    try:
+        content = path.read_bytes()
+        footer = _footer(content)
+        start = footer - _DIGEST_BYTES
+        expected = hashlib.sha256(content[: max(start, 0)] + content[max(footer, 0) :]).digest()
+        if start < 0 or content[start:footer] != expected:
+            raise InputError(
+                f"{path} is damaged, or was not written by rankscope: its digest is missing or "
+                "wrong; take another copy of it, or write it again."
+            )
+        return pl.read_parquet(io.BytesIO(content)), pl.read_parquet_metadata(io.BytesIO(content))
+    except _UNREADABLE as error:
+        raise InputError(f"{path} cannot be read: {error}") from error
+
+
+def _footer(content: bytes) -> int:
+    """Where the footer of a Parquet file begins: its length and a mark end the file."""
+    return len(content) - 8 - int.from_bytes(content[-8:-4], "little")
 
 
 @checked
@@ -315,40 +357,22 @@ def write_csv(table: pl.DataFrame, path: str | Path) -> Path:
 
     Numbers are written so that reading them gives the same numbers; what does not apply is empty.
     """
+    buffer = io.BytesIO()
     try:
-        with whole_file(path) as unfinished:
-            table.write_csv(unfinished)
-    except pl.exceptions.PolarsError as error:
-        raise InputError(f"{path} cannot be written: {error}") from error
-    return Path(path)
+        table.write_csv(buffer)
+    except _UNREADABLE as error:
+        raise InputError(f"the table cannot be written as CSV: {error}") from error
+    return write_file(path, buffer.getbuffer())
 
 
 @checked
 def read(path: str | Path) -> tuple[pl.DataFrame, dict[str, Any]]:
     """A table and its provenance, as written by ``write``."""
-    path = Path(path)
-    if not path.is_file():
-        raise InputError(f"there is no table at {path}.")
-    written = metadata(path)
+    table, written = from_parquet(path)
     try:
-        table = pl.read_parquet(path)
-    except _UNREADABLE as error:
-        raise InputError(f"{path} is no Parquet file that can be read: {error}") from error
-    try:
-        provenance = json.loads(written.get(_PROVENANCE_KEY, "null"))
-    except json.JSONDecodeError:
+        provenance = json.loads(written.get(PROVENANCE, "null"))
+    except (ValueError, RecursionError):
         provenance = None
     if not isinstance(provenance, dict) or not {"metric", "value"} <= set(table.columns):
-        raise InputError(
-            f"{path} was not written by rankscope: it lacks our columns or provenance."
-        )
+        raise InputError(f"{path} holds another kind of table: it lacks our columns or provenance.")
     return table, provenance
-
-
-@checked
-def metadata(path: str | Path) -> dict[str, str]:
-    """What a Parquet file says beside its table, by key."""
-    try:
-        return dict(pl.read_parquet_metadata(Path(path)))
-    except _UNREADABLE as error:
-        raise InputError(f"{path} is no Parquet file that can be read: {error}") from error

@@ -37,6 +37,37 @@ def test_too_little_memory_is_said_so(rankscope, monkeypatch, error) -> None:
     assert "not enough memory" in got.stderr
 
 
+class Panic(BaseException):
+    """As a panic of polars: no Exception."""
+
+
+@pytest.mark.parametrize(
+    ("error", "full"),
+    [
+        (Panic('Os { code: 24, message: "Too many open files" }'), "Too many open files"),
+        (RuntimeError("I/O error: No space left on device (os error 28)"), "No space left"),
+        (RuntimeError("database or disk is full"), "disk is full"),
+    ],
+)
+def test_what_the_system_refuses_is_said_whoever_raises_it(
+    rankscope, monkeypatch, error, full
+) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise error
+
+    monkeypatch.setattr("rankscope.cli.inputs.question", fail)
+    got = rankscope(*SMALL)
+    assert got.returncode == 2
+    assert got.stderr.startswith(f"rankscope: the system refused this: {full}")
+    assert got.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize("words", [("x" * 300_000,), ("trace", "--mask", "x" * 300_000)])
+def test_a_long_argument_is_not_repeated_whole(refuses, words) -> None:
+    said = refuses(*words)
+    assert 100 < len(said) < 2200
+
+
 def test_a_folder_whose_name_is_no_text_is_refused(refuses) -> None:
     assert "is no UTF-8" in refuses(*SMALL, "--output", "out\udcff")
 

@@ -9,35 +9,35 @@ import pytest
 
 from rankscope import tables
 from rankscope.errors import InputError
-from rankscope.process.files import whole_file
+from rankscope.process.files import write_file
 from rankscope.show.report import Report, write_html
 
 
-def test_a_file_that_fails_half_way_leaves_the_old_one_and_nothing_else(tmp_path):
+@pytest.mark.parametrize(
+    ("stop", "said"),
+    [
+        (OSError(errno.ENOSPC, "No space left on device"), InputError),
+        (KeyboardInterrupt(), KeyboardInterrupt),
+        (MemoryError(), MemoryError),
+    ],
+)
+def test_whatever_ends_the_writing_leaves_the_old_file_and_nothing_else(
+    stop, said, tmp_path, monkeypatch
+):
     path = tmp_path / "page.html"
     path.write_text("old")
 
-    def write_half() -> None:
-        with whole_file(path) as unfinished:
-            unfinished.write_text("ne")
-            raise OSError(errno.ENOSPC, "No space left on device")
+    def fail(_: int) -> None:
+        assert len(list(tmp_path.iterdir())) == 2
+        raise stop
 
-    with pytest.raises(InputError, match=r"page.html cannot be written: No space left on device\."):
-        write_half()
+    monkeypatch.setattr("os.fsync", fail)
+    with pytest.raises(said) as raised:
+        write_file(path, b"new")
+    if said is InputError:
+        assert str(raised.value) == f"{path} cannot be written: No space left on device."
     assert path.read_text() == "old"
     assert list(tmp_path.iterdir()) == [path]
-
-
-@pytest.mark.parametrize("stop", [KeyboardInterrupt, MemoryError])
-def test_whatever_ends_the_writing_leaves_nothing_behind(tmp_path, stop):
-    def write_half() -> None:
-        with whole_file(tmp_path / "new" / "table.txt") as unfinished:
-            unfinished.write_text("ne")
-            raise stop
-
-    with pytest.raises(stop):
-        write_half()
-    assert list((tmp_path / "new").iterdir()) == []
 
 
 def test_a_folder_that_is_a_file_is_named(tmp_path):
@@ -57,8 +57,7 @@ def test_a_table_takes_the_place_of_another_at_once(tmp_path):
 def test_a_file_may_be_read_by_others_as_usual(tmp_path):
     plain, made = tmp_path / "plain", tmp_path / "made"
     plain.touch()
-    with whole_file(made) as unfinished:
-        unfinished.touch()
+    write_file(made, b"")
     assert plain.stat().st_mode == made.stat().st_mode
 
 
@@ -67,8 +66,7 @@ def test_who_reads_the_old_file_reads_all_of_it(tmp_path):
     path = tmp_path / "table.txt"
     path.write_text("old")
     with path.open() as reader:
-        with whole_file(path) as unfinished:
-            unfinished.write_text("new")
+        write(path, "new")
         assert reader.read() == "old"
     assert path.read_text() == "new"
 
@@ -78,8 +76,7 @@ def mode(path):
 
 
 def write(path, text, **options):
-    with whole_file(path, **options) as unfinished:
-        unfinished.write_text(text)
+    write_file(path, text.encode(), **options)
 
 
 def make_socket(path):
@@ -118,13 +115,15 @@ def test_only_a_regular_file_is_replaced(make, kind, tmp_path, monkeypatch):
     assert sorted(each.name for each in tmp_path.iterdir()) == ["link.csv", "table.csv"]
 
 
-def test_who_may_read_a_file_stays_as_it_was(tmp_path):
+def test_who_may_read_a_file_stays_as_it_was(tmp_path, monkeypatch):
     path = tmp_path / "secret.txt"
     path.write_text("old")
     path.chmod(0o600)
-    with whole_file(path) as unfinished:
-        unfinished.write_text("new")
-        assert mode(unfinished) == 0o600  # nor can others read it while it is written
+    modes = []
+    with monkeypatch.context() as patch:  # nor can others read it while it is written
+        patch.setattr("os.fsync", lambda file: modes.append(stat.S_IMODE(os.fstat(file).st_mode)))
+        write(path, "new")
+    assert modes[0] == 0o600
     assert (path.read_text(), mode(path)) == ("new", 0o600)
     path.chmod(0o664)
     write(path, "newer")
@@ -162,11 +161,48 @@ def test_links_that_lead_nowhere_are_said(tmp_path):
         write(tmp_path / "a\0b", "text")
 
 
-def test_a_link_in_the_place_of_the_unfinished_file_is_not_followed(tmp_path):
+def test_a_link_in_the_place_of_the_unfinished_file_is_not_followed(tmp_path, monkeypatch):
     victim, path = tmp_path / "victim", tmp_path / "file.txt"
     victim.write_text("precious")
-    with whole_file(path) as first:
-        pass
-    first.symlink_to(victim)
+    monkeypatch.setattr("secrets.token_hex", lambda _: "known")
+    (tmp_path / ".rankscope-known").symlink_to(victim)
+    with pytest.raises(InputError, match=r"file\.txt cannot be written: File exists"):
+        write(path, "new")
+    assert victim.read_text() == "precious"
+    assert not path.exists()
+
+
+def test_a_name_may_be_as_long_as_names_may_be(tmp_path):
+    path = tmp_path / f"{'n' * 251}.csv"
+    assert write_file(path, b"1.5").read_bytes() == b"1.5"
+    with pytest.raises(InputError, match="cannot be written: File name too long"):
+        write_file(tmp_path / f"{'n' * 252}.csv", b"1.5")
+    assert list(tmp_path.iterdir()) == [path]
+
+
+@pytest.mark.parametrize("name", ["\ud800", "\udcff.csv"])
+def test_a_name_that_is_no_unicode_is_written_or_said(name, tmp_path):
+    table = tables.frame({"metric": ["rank"], "value": [1.0]})
+    for write_table in (lambda path: tables.write(table, path, {}), lambda path: write(path, "x")):
+        try:
+            write_table(tmp_path / name)
+        except InputError as error:
+            str(error).encode()  # it can be printed
+        else:
+            assert name == "\udcff.csv"  # bytes that are no text, which a name may be
+
+
+@pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() != 0, reason="only root may")
+def test_another_group_may_not_read_what_only_the_owner_s_could(tmp_path, monkeypatch):
+    """Where the group cannot be kept, it has no more rights than everybody."""
+    path = tmp_path / "theirs.txt"
+    path.write_text("old")
+    os.chown(path, 12345, 12345)
+    path.chmod(0o664)
+
+    def refused(*_: object) -> None:
+        raise PermissionError(errno.EPERM, "Operation not permitted")
+
+    monkeypatch.setattr("os.chown", refused)
     write(path, "new")
-    assert (victim.read_text(), path.read_text()) == ("precious", "new")
+    assert (path.read_text(), mode(path)) == ("new", 0o644)

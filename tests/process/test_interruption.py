@@ -8,19 +8,22 @@ import time
 import pytest
 
 from rankscope.errors import InputError
-from rankscope.process.files import discard_unfinished, whole_file
+from rankscope.process.files import discard_unfinished, write_file
 
 BUSY = """
+import os
 import numpy as np
 from rankscope.process.interruption import prompt_interruption
-from rankscope.process.files import whole_file
+from rankscope.process.files import write_file
 large = np.random.default_rng(0).standard_normal((4000, 4000))
-with whole_file("kept.txt") as unfinished:
-    unfinished.write_text("whole")
-with prompt_interruption(), whole_file("half.txt") as unfinished:
-    unfinished.write_text("half")
+write_file("kept.txt", b"whole")
+def fsync(_):
+    assert len(os.listdir()) == 2
     print("ready", flush=True)
     np.linalg.svd(large)
+os.fsync = fsync
+with prompt_interruption():
+    write_file("half.txt", b"half")
 """
 SPEAKING = BUSY.replace("with prompt", "with last_words(lambda: '3 are kept.'), prompt").replace(
     "import prompt_interruption", "import last_words, prompt_interruption"
@@ -62,13 +65,12 @@ def test_an_interruption_is_told_and_soon(program, words, tmp_path) -> None:
     assert {path.name for path in tmp_path.iterdir()} <= {"kept.txt"}
 
 
-def test_what_is_being_written_can_be_discarded(tmp_path) -> None:
-    def write() -> None:
-        with whole_file(tmp_path / "half.txt") as unfinished:
-            unfinished.write_text("half")
-            discard_unfinished()
-            assert not list(tmp_path.iterdir())
+def test_what_is_being_written_can_be_discarded(tmp_path, monkeypatch) -> None:
+    def discard(_: int) -> None:
+        assert len(list(tmp_path.iterdir())) == 1
+        discard_unfinished()
 
+    monkeypatch.setattr("os.fsync", discard)
     with pytest.raises(InputError, match="cannot be written"):
-        write()
+        write_file(tmp_path / "half.txt", b"half")
     assert not list(tmp_path.iterdir())

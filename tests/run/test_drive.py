@@ -16,6 +16,8 @@ import works
 from rankscope.errors import InputError
 from rankscope.run import Inline, Run, drive, status, table
 
+NO_FILE = "it is a symbolic link, or no regular file"
+
 
 def sweep(runs, folder, **options):
     return drive(runs, folder, engine=Inline(), work=works.acts, **options)
@@ -200,6 +202,45 @@ def test_a_failure_that_cannot_be_read_is_repeated(column, make_run, sql, tmp_pa
     assert status(tmp_path).failures[0].attempts == 1
 
 
+@pytest.mark.parametrize(
+    "change",
+    [
+        "UPDATE points SET axes = '{\"index\": 7}' WHERE number = 1",
+        "UPDATE runs SET seconds = 1.5",
+        "DELETE FROM runs WHERE asked = 1",
+        "DELETE FROM points WHERE number = 2",
+        "UPDATE meta SET value = '[]' WHERE name = 'grid'",
+        "DELETE FROM meta WHERE name = 'seal'",
+        "INSERT INTO runs (key, status) VALUES ('0123456789ab', 'done')",
+    ],
+)
+def test_whatever_is_changed_in_the_database_is_noticed(change, make_runs, sql, tmp_path):
+    sweep(make_runs(2), tmp_path)
+    sql(tmp_path, change, sealed=False)
+    for attempt in (lambda: sweep(make_runs(2), tmp_path), lambda: table(tmp_path)):
+        with pytest.raises(InputError, match=r"runs\.sqlite is damaged \(its digest is wrong\)"):
+            attempt()
+
+
+def test_a_pipe_in_the_place_of_a_result_is_not_waited_for(make_runs, tmp_path):
+    sweep(make_runs(2), tmp_path)
+    path = single(tmp_path)[0]
+    path.unlink()
+    os.mkfifo(path)
+    with pytest.raises(InputError, match="no regular file"):
+        table(tmp_path)
+    assert list(sweep(make_runs(2), tmp_path).aside.values()) == [NO_FILE]
+    assert table(tmp_path).collect().height == 6
+
+
+@pytest.mark.parametrize("make", [os.mkfifo, os.mkdir])
+@pytest.mark.parametrize("name", ["lock.sqlite", "runs.sqlite", "runs.sqlite-wal"])
+def test_what_is_no_file_in_the_place_of_the_database_is_refused(name, make, make_runs, tmp_path):
+    make(tmp_path / name)
+    with pytest.raises(InputError, match=f"{name} is not a sweep's; remove it"):
+        sweep(make_runs(1), tmp_path)
+
+
 def test_what_is_nested_without_end_is_damage(make_run, sql, tmp_path):
     sweep([make_run(0), make_run(1, action="raise")], tmp_path)
     deep = "[" * 100_000
@@ -226,9 +267,9 @@ def test_a_folder_of_something_else_is_refused_and_left_alone(make_runs, tmp_pat
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        ("PRAGMA user_version = 2", "another version"),
+        ("PRAGMA user_version = 1", "another version"),
         ("UPDATE meta SET value = 'reproduce' WHERE name = 'kind'", "holds runs of 'reproduce'"),
-        ("DROP TABLE meta", "cannot be .*: no such table"),
+        ("DROP TABLE meta", r"is damaged \(no such table"),
     ],
 )
 def test_a_database_that_is_not_ours_is_refused(change, said, make_runs, sql, tmp_path):
@@ -282,7 +323,7 @@ def test_a_link_in_the_place_of_a_result_is_set_aside(make_runs, tmp_path):
     single(folder)[0].unlink()
     single_path = folder / "results" / f"{make_runs(1)[0].key}.parquet"
     single_path.symlink_to(victim)
-    assert list(sweep(make_runs(1), folder).aside.values()) == ["it is a symbolic link"]
+    assert list(sweep(make_runs(1), folder).aside.values()) == [NO_FILE]
     assert not single_path.is_symlink()
     assert victim.read_text() == "precious"
 
@@ -350,7 +391,7 @@ def test_a_sweep_without_results_has_an_empty_table(make_run, tmp_path):
 def test_files_that_are_not_ours_are_left_alone(make_runs, tmp_path):
     results = tmp_path / "results"
     results.mkdir()
-    ours, other = results / ".0123456789ab-123-456789.parquet", results / ".settings.json"
+    ours, other = results / ".rankscope-0123456789abcdef", results / ".settings.json"
     ours.write_text("{")
     other.write_text("{}")
     (tmp_path / ".more.json").mkdir()
@@ -379,7 +420,7 @@ def test_what_is_in_the_way_is_said(make_runs, tmp_path):
     sweep(make_runs(2), tmp_path)
     next((tmp_path / "results").iterdir()).write_bytes(b"")
     (tmp_path / "aside").write_text("in the way")
-    with pytest.raises(InputError, match="cannot be put in order: FileExistsError"):
+    with pytest.raises(InputError, match="aside is not a sweep's; remove it"):
         sweep(make_runs(2), tmp_path)
     with pytest.raises(InputError, match="is no Unicode text"):
         sweep(make_runs(2), tmp_path / "\udcff")

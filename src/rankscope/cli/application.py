@@ -13,7 +13,7 @@ from typer.core import TyperGroup
 
 from rankscope.cli.options import WORDS
 from rankscope.cli.printing import print_error
-from rankscope.errors import InputError, RankscopeError
+from rankscope.errors import InputError, RankscopeError, printable
 from rankscope.process import INTERRUPTED, prompt_interruption
 from rankscope.version import __version__
 
@@ -23,6 +23,7 @@ _USAGE_ERROR: Any = next(
     base for base in typer.BadParameter.__mro__ if base.__name__ == "ClickException"
 )
 
+_NO_ROOM = "Too many open files|No space left on device|disk is full|File too large|quota exceeded"
 _NO_MEMORY = "can't allocate memory|out of memory|Unable to allocate|Storage size calculation"
 
 
@@ -80,15 +81,19 @@ def main() -> None:
         _fail(f"{error.strerror or error}{where}.", 2)
     except (KeyboardInterrupt, typer.Abort):
         _fail("interrupted.", INTERRUPTED)
-    except Exception as error:  # whatever we did not foresee
+    except SystemExit:
+        raise
+    except BaseException as error:  # whatever we did not foresee; a panic of polars is no Exception
         _fail(*_unforeseen(error))
 
 
-def _unforeseen(error: Exception) -> tuple[str, int]:
+def _unforeseen(error: BaseException) -> tuple[str, int]:
     """A message about an error that is not one of ours; the traceback is kept in a file."""
     said = f"{type(error).__name__}: {error}"
     if isinstance(error, MemoryError) or re.search(_NO_MEMORY, said):
         return "there is not enough memory for this; make the network or the input smaller.", 2
+    if full := re.search(_NO_ROOM, said, re.IGNORECASE):  # as libraries say it that are not Python
+        return f"the system refused this: {full[0]}; make room for it, and try again.", 2
     kept = ""
     with suppress(OSError):
         with tempfile.NamedTemporaryFile(
@@ -100,5 +105,5 @@ def _unforeseen(error: Exception) -> tuple[str, int]:
 
 
 def _fail(message: str, code: int) -> None:
-    print_error(message)
+    print_error(printable(message))
     sys.exit(code)

@@ -2,7 +2,8 @@ from .files import discard_unfinished as discard_unfinished
 from .files import is_path as is_path
 from .files import is_unfinished as is_unfinished
 from .files import settle as settle
-from .files import whole_file as whole_file
+from .files import whole_folder as whole_folder
+from .files import write_file as write_file
 from .fingerprints import fingerprint as fingerprint
 from .fingerprints import folder_fingerprint as folder_fingerprint
 from .fingerprints import plain as plain

@@ -8,6 +8,7 @@ them. A file counts if it is what was written, by its digest in the database.
 import io
 import json
 from collections.abc import Sequence
+from itertools import count
 from pathlib import Path
 from typing import Any, Final
 
@@ -17,7 +18,7 @@ from rankscope import tables
 from rankscope.arguments import checked
 from rankscope.errors import InputError, KindError
 from rankscope.numerals import list_words, setting_text
-from rankscope.process import is_unfinished, settle, whole_file
+from rankscope.process import is_unfinished, settle, write_file
 from rankscope.run._engine import Run, Setting, in_words
 from rankscope.run._store import ASIDE, RESULTS, Ended, Store, digest_of, is_key
 
@@ -54,18 +55,15 @@ def to_bytes(run: Run, table: object) -> bytes:
         for name, kind in tables.COLUMNS.items():
             if name in table.columns:
                 columns[name + tables.IN_RUN * (name == RUN)] = table[name].cast(kind)
-        content = io.BytesIO()
         noted = json.dumps({run.key: note}, sort_keys=True)
-        pl.DataFrame(columns).write_parquet(content, metadata={_NOTE: noted})
-        return content.getvalue()
+        return tables.to_parquet(pl.DataFrame(columns), {_NOTE: noted})
     except _FAILING as error:
         raise InputError(f"the run's table cannot be written: {in_words(error)}") from error
 
 
 def write(folder: Path, key: str, content: bytes) -> None:
     """Write the result of a run, whole."""
-    with whole_file(place(folder, key), follow_link=False) as unfinished:
-        unfinished.write_bytes(content)
+    write_file(place(folder, key), content, follow_link=False)
 
 
 def described(key: str, content: bytes) -> dict[str, Any]:
@@ -106,16 +104,16 @@ def _looked_at(path: Path, written: str | None) -> tuple[str, Ended | None]:
     """
     key = path.stem
     try:
-        if path.is_symlink():
-            return "it is a symbolic link", None
-        content = path.read_bytes()
+        content = _content(path)
         if written is not None:
             return ("" if digest_of(content) == written else "it is not what was written"), None
-        notes = json.loads(tables.metadata(path).get(_NOTE, "null"))
+        table, metadata = tables.from_parquet(path)
+        notes = json.loads(metadata.get(_NOTE, "null"))
         if not isinstance(notes, dict) or set(notes) != {key}:
             return f"it is of {', '.join(notes or ()) or 'no run'}", None
-        table = pl.read_parquet(io.BytesIO(content))
-    except (*_FAILING, OSError, RecursionError) as error:
+    except OSError as error:
+        return error.strerror or str(error), None
+    except (*_FAILING, RecursionError) as error:
         return in_words(error), None
     ours = all(_SCHEMA.get(name) == kind for name, kind in table.schema.items())
     ours = ours and {RUN, "metric", "value"} <= set(table.columns)
@@ -126,11 +124,19 @@ def _looked_at(path: Path, written: str | None) -> tuple[str, Ended | None]:
     return "", Ended(key, experiment, settings, ended, **described(key, content))
 
 
+def _content(path: Path) -> bytes:
+    """The bytes of a result; what a link leads to is none, and a pipe would be waited for."""
+    if path.is_symlink() or (path.exists() and not path.is_file()):
+        raise OSError("it is a symbolic link, or no regular file")
+    return path.read_bytes()
+
+
 def _set_aside(folder: Path, path: Path) -> str:
     """Move a file to where it does not count; its new name."""
     aside = folder / ASIDE
     aside.mkdir(exist_ok=True)
-    name = f"{1 + len(list(aside.iterdir()))}-{path.name}"
+    taken = {inside.name for inside in aside.iterdir()}
+    name = next(name for number in count(1) if (name := f"{number}-{path.name}") not in taken)
     path.replace(aside / name)
     settle(aside)
     settle(path.parent)
@@ -166,7 +172,7 @@ def _scan(folder: Path, runs: Sequence[Ended]) -> pl.LazyFrame:
     for run in runs:
         path = place(folder, run.key)
         try:
-            content = path.read_bytes()
+            content = _content(path)
             if digest_of(content) != run.digest:
                 raise OSError("it is not what was written")
         except OSError as error:

@@ -33,7 +33,7 @@ Kind = Literal["sweep", "reproduce"]
 _LOCK: Final = "lock.sqlite"
 _BESIDE: Final = ("", "-wal", "-shm", "-journal")
 _OURS: Final = {f"{name}{end}" for name in (NAME, _LOCK) for end in _BESIDE} | {RESULTS, ASIDE}
-_FORMAT: Final = 1  # of the tables below; a later one may be laid out otherwise
+_FORMAT: Final = 2  # of the tables below; a later one may be laid out otherwise
 _PATIENCE: Final = 0.5
 """Seconds to try for: who only asks whether a sweep is running holds the lock for an instant."""
 _BUSY: Final = 30.0  # seconds for which a write waits for that of another program
@@ -46,6 +46,9 @@ CREATE TABLE IF NOT EXISTS runs (
   started REAL, ended REAL, seconds REAL, worker TEXT, attempts INTEGER, error TEXT, traceback TEXT,
   file TEXT, digest TEXT, details TEXT);
 """
+_SEAL: Final = "SELECT value FROM meta WHERE name = 'seal'"
+_SEALED: Final = {"meta": "name != 'seal'", "points": "1", "runs": "1"}
+"""Tables, and the rows of each that the seal is a digest of."""
 
 
 @checked
@@ -108,8 +111,9 @@ class Store:
         """Write down the run's key and settings at each point of a grid, instead of the last."""
         rows = dict.fromkeys((key, json.dumps(dict(axes))) for key, axes in points)
         with self._writing():
-            self._database.execute("DELETE FROM points")
-            self._database.executemany("INSERT INTO points (key, axes) VALUES (?, ?)", rows)
+            with self._sealing("points", "1"):
+                self._database.execute("DELETE FROM points")
+                self._database.executemany("INSERT INTO points (key, axes) VALUES (?, ?)", rows)
             self._note_meta("grid", dict(grid))
 
     def note(self, *runs: Ended) -> None:
@@ -119,12 +123,15 @@ class Store:
                 row = _columns(run)
                 places = ", ".join(f":{name}" for name in row)
                 query = f"INSERT OR REPLACE INTO runs ({', '.join(row)}) VALUES ({places})"
-                self._database.execute(query, row)
+                with self._sealing("runs", "key = ?", run.key):
+                    self._database.execute(query, row)
 
     def forget(self, *keys: str) -> None:
         """Remove what was noted of runs: there is no result of theirs."""
         with self._writing():
-            self._database.executemany("DELETE FROM runs WHERE key = ?", [(key,) for key in keys])
+            for key in keys:
+                with self._sealing("runs", "key = ?", key):
+                    self._database.execute("DELETE FROM runs WHERE key = ?", (key,))
 
     def runs(self, where: str = "1", *values: Any) -> list[Ended]:
         """Runs that were noted, the last one last; what anybody else wrote is passed over."""
@@ -180,9 +187,10 @@ class Store:
         """Lay an empty database out; refuse one that is not ours."""
         with self._said("written" if create else "read"):
             if create and not self._value("SELECT count(*) FROM sqlite_master"):
+                seal = _number("meta", ("kind", kind))
                 self._database.executescript(
                     f"PRAGMA journal_mode = WAL; BEGIN IMMEDIATE; {_TABLES}"
-                    f"INSERT OR IGNORE INTO meta VALUES ('kind', '{kind}');"
+                    f"INSERT OR IGNORE INTO meta VALUES ('kind', '{kind}'), ('seal', '{seal}');"
                     f"PRAGMA user_version = {_FORMAT}; COMMIT;"
                 )
             written = self._value("PRAGMA user_version")
@@ -191,10 +199,35 @@ class Store:
                     f"{self.path} was written by another version of rankscope, or by another "
                     f"program (format {written}, here {_FORMAT}); name another folder."
                 )
+            self._check_seal()
         if (said := self.meta("kind")) != kind:
             raise InputError(
                 f"{self.folder} holds runs of {said!r}, not of {kind!r}; name another."
             )
+
+    def _check_seal(self) -> None:
+        """Refuse a database of which anything is not what was written."""
+        self._database.execute("BEGIN")  # all of it at one moment, whoever writes meanwhile
+        try:
+            sound = self._value("PRAGMA integrity_check(1)")
+            seal = sum(self._sum(table, where) for table, where in _SEALED.items())
+            if sound != "ok" or self._value(_SEAL) != str(seal):
+                raise self._damaged("its digest is wrong" if sound == "ok" else sound)
+        finally:
+            self._database.execute("ROLLBACK")
+
+    def _sum(self, table: str, where: str, *values: Any) -> int:
+        """Over the digests of rows, so that no others need be read where some are written."""
+        rows = self._database.execute(f"SELECT * FROM {table} WHERE {where}", values)
+        return sum(_number(table, row) for row in rows)
+
+    @contextmanager
+    def _sealing(self, table: str, where: str, *values: Any) -> Iterator[None]:
+        """Keep the seal in step with rows that are written."""
+        before = self._sum(table, where, *values)
+        yield
+        seal = int(self._value(_SEAL)) - before + self._sum(table, where, *values)
+        self._database.execute("UPDATE meta SET value = ? WHERE name = 'seal'", (str(seal),))
 
     def _rows(self, query: str, *values: Any) -> list[Any]:
         with self._said("read"):
@@ -206,7 +239,8 @@ class Store:
 
     def _note_meta(self, name: str, value: Any) -> None:
         written = json.dumps(value, default=str)
-        self._database.execute("INSERT OR REPLACE INTO meta VALUES (?, ?)", (name, written))
+        with self._sealing("meta", "name = ?", name):
+            self._database.execute("INSERT OR REPLACE INTO meta VALUES (?, ?)", (name, written))
 
     @contextmanager
     def _writing(self) -> Iterator[None]:
@@ -219,12 +253,16 @@ class Store:
     def _said(self, doing: str) -> Iterator[None]:
         try:
             yield
-        except sqlite3.OperationalError as error:  # a full disk, no permission, a lock
-            raise InputError(f"{self.path} cannot be {doing}: {error}.") from error
-        except (sqlite3.Error, OverflowError) as error:
-            raise self._damaged(error) from error
+        except InputError:
+            raise
+        except (sqlite3.Error, OverflowError, ValueError) as error:
+            code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR)
+            if not isinstance(error, sqlite3.OperationalError) or code == sqlite3.SQLITE_ERROR:
+                raise self._damaged(error) from error
+            advice = "make sure of disk space and permissions, and try again"
+            raise InputError(f"{self.path} cannot be {doing}: {error}; {advice}.") from error
 
-    def _damaged(self, error: Exception) -> InputError:
+    def _damaged(self, error: object) -> InputError:
         return InputError(
             f"{self.path} is damaged ({error}); move it away and start again, which takes up the "
             "results that are there."
@@ -296,6 +334,11 @@ def digest_of(content: bytes) -> str:
     return hashlib.sha256(content).hexdigest()[:32]
 
 
+def _number(table: str, row: Iterable[Any]) -> int:
+    """The digest of a row of a table, as a number."""
+    return int(digest_of(repr((table, *row)).encode()), 16)
+
+
 def is_key(text: Any) -> bool:
     """Whether it can be the key of a sweep's run, and hence the name of a file."""
     return isinstance(text, str) and _KEY.fullmatch(text) is not None
@@ -322,9 +365,12 @@ def _driver(folder: Path) -> tuple[str, float]:
 
 def _refuse_links(folder: Path) -> None:
     """A link in the place of a file of ours, as an unpacked archive may hold, leads elsewhere."""
-    for path in (folder / name for name in sorted(_OURS)):
+    for name in sorted(_OURS):
+        path = folder / name
         if path.is_symlink():
             raise InputError(f"{path} is a symbolic link; remove it, or name another folder.")
+        if path.exists() and not (path.is_dir() if name in (RESULTS, ASIDE) else path.is_file()):
+            raise InputError(f"{path} is not a sweep's; remove it, or name another folder.")
 
 
 def _columns(run: Ended) -> dict[str, Any]:

@@ -20,6 +20,7 @@ from rankscope.models.families._tokenization import encode, input_check, special
 from rankscope.models.families._verification import Verification, compare, image_shape, sees_images
 from rankscope.models.text import InputCheck
 from rankscope.numerals import cut, short
+from rankscope.process import whole_folder
 from rankscope.streams import global_stream, stream
 
 Readable = Sequence[str] | Tensor | Sequence[Any]
@@ -238,11 +239,11 @@ class Loaded:
 
         A head that the checkpoint has and ``load`` left out, such as a classifier, is written, too.
         """
-        with quiet():
+        with quiet(), whole_folder(folder) as unfinished:
             parts: tuple[Any, ...] = (_with_head(self.original), self.tokenizer, self.processor)
             for part in parts:
                 if hasattr(part, "save_pretrained"):
-                    part.save_pretrained(folder)
+                    part.save_pretrained(unfinished)
 
     def reinitialised(self, *, seed: int = 0) -> "Loaded":
         """The same architecture with fresh random weights, drawn as the original draws them."""

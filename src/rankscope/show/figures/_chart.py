@@ -5,6 +5,7 @@ Pages draw it with nothing from elsewhere.
 
 import base64
 import hashlib
+import io
 import json
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -18,7 +19,7 @@ import vl_convert
 
 from rankscope.arguments import checked
 from rankscope.errors import InputError, KindError
-from rankscope.process import whole_file
+from rankscope.process import write_file
 from rankscope.show.display import template
 from rankscope.show.figures import _theme as theme
 from rankscope.show.figures._theme import Figure
@@ -41,9 +42,16 @@ class OfflineChart(alt.ConcatChart):
         if kind in WRITERS and not arguments and not options:
             save(self, fp)
             return
-        if "html" in (kind.removeprefix("."), options.get("format"), *arguments[:1]):
+        named: Any = arguments[0] if arguments else options.pop("format", None) or kind[1:]
+        if named == "html":
             options = {"inline": True, **options}
-        super().save(fp, *arguments, **options)
+        written: Any = fp
+        if isinstance(fp, str | Path):
+            written = io.BytesIO() if named in ("png", "pdf") else io.StringIO()
+        super().save(written, named or None, *arguments[1:], **options)
+        if isinstance(fp, str | Path):
+            content = written.getvalue()
+            write_file(fp, content if isinstance(content, bytes) else content.encode())
 
     def _repr_mimebundle_(self, *_: Any, **__: Any) -> dict[str, str]:
         """A picture: Altair's own way loads Vega from elsewhere."""
@@ -165,10 +173,8 @@ def save(chart: Figure | Mapping[str, Any], path: str | Path) -> Path:
     if write is None:
         raise InputError(f"cannot write {path.name!r}; end it in {', '.join(WRITERS)}.")
     spec = _without_control(dict(chart) if isinstance(chart, Mapping) else chart.to_dict())
-    with whole_file(path) as unfinished:
-        content = write(spec)
-        unfinished.write_bytes(content if isinstance(content, bytes) else content.encode())
-    return path
+    content = write(spec)
+    return write_file(path, content if isinstance(content, bytes) else content.encode())
 
 
 def _without_control(value: Any) -> Any:

@@ -16,7 +16,7 @@ from rankscope.arguments import checked
 from rankscope.errors import InputError
 from rankscope.metric_catalogue import Metric
 from rankscope.numerals import plural
-from rankscope.process import whole_file
+from rankscope.process import write_file
 from rankscope.results import Judgement, Result
 from rankscope.show.figures import (
     ScriptSafe,
@@ -80,9 +80,7 @@ def write_html(report: Report, path: str | Path) -> Path:
         papers=named_in(" ".join(_texts(report))),
         scripts=scripts,
     )
-    with whole_file(path) as unfinished:
-        unfinished.write_text(content, encoding="utf-8")
-    return Path(path)
+    return write_file(path, content.encode())
 
 
 @checked
