@@ -21,7 +21,7 @@ from rankscope.experiments.diagnosis import _causes as causes
 from rankscope.experiments.diagnosis._causes import Product, Suspect, Weight
 from rankscope.experiments.diagnosis._measure import VIEWS, Measured, measure
 from rankscope.experiments.diagnosis._texts import between_texts
-from rankscope.numerals import short
+from rankscope.numerals import plural, short
 from rankscope.results import Finding
 
 _GROUPS: Final = 5
@@ -304,10 +304,12 @@ class _Bench:
         after = self.measure({**changes, **self.repair(group, changes)})
         described = group[:_TOLD]
         done = [(suspect.path, *self.words(suspect)) for suspect in described]
+        rest = len(group) - len(described)
+        more = f"; and so on for {plural(rest, 'weight')} more" if rest else ""
         return Cause(
             group,
-            "; ".join(map(causes.describe, described)),
-            "; ".join(f"`{path}` {what}" for path, what, _ in done),
+            "; ".join(map(causes.describe, described)) + more,
+            "; ".join(f"`{path}` {what}" for path, what, _ in done) + more,
             any(drawn for *_, drawn in done),
             _restored(bad, before, after, self.fresh),
             after,
