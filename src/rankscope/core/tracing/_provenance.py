@@ -1,63 +1,64 @@
 """Where figures came from: what would give the same numbers again."""
 
-import dataclasses
+import datetime
 import hashlib
-import json
-import secrets
-import weakref
+import random
+import re
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property, partial
-from itertools import groupby, islice
-from operator import itemgetter
-from types import CodeType, FunctionType, MethodType, SimpleNamespace
+from decimal import Decimal
+from enum import Enum
+from functools import partial
+from pathlib import PurePath
+from types import BuiltinFunctionType, CodeType, FunctionType, MethodType, ModuleType
 from typing import Any, Self
 
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.nn.modules import module as torch_module
+from torch.overrides import _get_current_function_mode_stack
+from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
 from rankscope.arguments import checked
 from rankscope.core.network import Network
-from rankscope.core.tracing._inputs import from_config, is_cache
-from rankscope.core.weights import (
-    Survey,
-    begin_digests,
-    named_tensors,
-    stamps_of,
-    tensor_digests,
-    weights_digest,
-)
+from rankscope.core.weights import begin_digests, named_tensors, weights_digest
 from rankscope.errors import InputError
 from rankscope.process import versions
 
-_MOST = 10_000
-"""How far a container is followed; what lies beyond is known by its length alone."""
-_PLAIN = (bool, int, float, str, type(None))
-_PYTORCHS = {*vars(nn.Module()), "_is_full_backward_hook", "warnings_issued"}
-"""Attributes of every module, and such as a forward pass writes its warnings into."""
-_LARGE = 2**23
-"""Bytes from which on a model is not kept alive for its provenance."""
+_MOST, _DEEPEST = 1_000_000, 100
+"""How many values are read of a model or its input, and how deep."""
+_PLAIN = frozenset({bool, int, float, str, type(None)})
+_BY_REPR = (
+    int, float, str, complex, bytes, bytearray, Decimal, PurePath, range, slice, re.Pattern,
+    datetime.date, datetime.time, datetime.timedelta,
+    torch.dtype, torch.device, torch.layout, torch.memory_format,
+)  # fmt: skip
+"""Whose ``repr`` says all they hold."""
+_PYTORCHS = {*vars(nn.Module()), "_is_full_backward_hook", "_compiled_call_impl"}
+_PYTORCHS |= {"warnings_issued", "_hf_hook"}
+"""Attributes of every module, such as a forward pass writes its warnings into, and those that
+say where weights are kept, which ``named_tensors`` reads."""
 
 
 @checked
 @dataclass(frozen=True)
 class Provenance:
-    """Where a trace came from; two with equal provenance have equal numbers.
+    """Where a trace came from.
 
-    ``weights`` names the numbers in every parameter and buffer, ``structure`` what the model is
-    made of beside them, ``inputs`` what it was given; ``settings`` says what was measured and how,
-    and what was decided about the model on the way.
+    Equal provenance means equal numbers, on one machine and as many threads, up to what
+    ``settings["not covered"]`` names and what functions call or read from globals beyond plain
+    values and tensors.
 
-    A trace works this out when it is first read (or saved, printed, compared), not while the model
-    runs. If the model has changed by then, or is gone, ``weights`` and ``structure`` say so in
-    place of digests, with a mark that no other trace has, so that it equals no other. Read it right
-    after the trace to have it whole.
+    ``weights`` names the numbers in every parameter and buffer, ``structure`` what else the model
+    is made of (its settings, hooks and code, and hooks and modes for all models), ``inputs`` what it
+    was given; ``settings`` says what was measured and how, and what was decided about the model on
+    the way. All of it is as it was when the run began, whenever it is read.
 
-    Not covered are globals that a function reads, what hooks and objects of classes of one's own
-    hold, and single weights written past PyTorch's count of writes (through ``.data`` or NumPy)
-    between the trace and the reading.
+    ``settings["not covered"]`` is there only if something was known by its type or shape alone: a
+    generator, an object of a compiled extension, weights on disk. Two provenances that are equal
+    and have it may stand for other numbers.
     """
 
     model: str
@@ -98,12 +99,7 @@ class Provenance:
         False
         """
         masks = {"token_mask": token_mask, "measured": measured}
-        named = {name: digest(mask) for name, mask in masks.items() if mask is not None}
-        return cls(
-            **ModelState(model).sampled().facts,
-            inputs=None if inputs is None else digest(inputs),
-            settings={**named, **arithmetic(), **(settings or {})},
-        )
+        return begin_provenance(model, inputs, masks, settings or {})()
 
     @classmethod
     def joined(cls, parts: Sequence[Self], *, of_draws: bool = False) -> Self:
@@ -150,298 +146,367 @@ def _merged(parts: Sequence[Mapping[str, str]]) -> dict[str, str]:
     return {kind: "; ".join(each) for kind, each in words.items()}
 
 
+def begin_provenance(
+    model: nn.Module,
+    inputs: Any,
+    masks: Mapping[str, Tensor | None],
+    settings: Mapping[str, str],
+    tensors: Mapping[str, Tensor] | None = None,
+) -> Callable[[], Provenance]:
+    """The provenance of a run that is about to begin; no device is waited for until it is called.
+
+    Every weight is read now, so that nothing that is written to it later counts. ``settings`` may
+    be added to meanwhile; ``tensors`` are those of ``named_tensors``, for callers that have them.
+    """
+    tensors = named_tensors(model) if tensors is None else tensors
+    name, drawn = type(model).__name__, None
+    if isinstance(model, Network):
+        name, drawn = model.name, (model.spec, model._seed, model._drawn)
+    kinds = {tensor.dtype for tensor in tensors.values()}
+    real = sorted(str(kind)[6:] for kind in kinds if kind.is_floating_point or kind.is_complex)
+    devices = sorted({tensor.device.type for tensor in tensors.values()})
+    finish_weights = begin_digests(tensors)
+    made_of, given = Description(), Description()
+    finish_structure = made_of.begin([made_of.modules(model), made_of.around()])
+    made_of.miss_weights(tensors)
+    finish_inputs = None if inputs is None else given.begin(given.of(inputs, "inputs"))
+    named = {name: begin_digest(mask) for name, mask in masks.items() if mask is not None}
+    switches = arithmetic()
+    not_covered = "; ".join((*made_of.not_covered(), *given.not_covered()))
+
+    def finish() -> Provenance:
+        digests = finish_weights()
+        facts: dict[str, Any] = {}
+        if drawn is not None:
+            spec, seed, drawn_digests = drawn
+            seed = seed if drawn_digests == digests else None
+            facts = {"seed": seed, "spec": spec.digest(seed=seed), "network": spec.describe()}
+        said = {name: finish_mask() for name, finish_mask in named.items()} | switches | settings
+        return Provenance(
+            model=name,
+            weights=weights_digest(digests),
+            dtype=", ".join(real) or "none",
+            device=", ".join(devices) or "none",
+            structure=finish_structure(),
+            inputs=None if finish_inputs is None else finish_inputs(),
+            settings={**said, "not covered": not_covered} if not_covered else said,
+            **facts,
+        )
+
+    return finish
+
+
 def arithmetic() -> dict[str, str]:
-    """PyTorch's switches that change every number, where they are not as they are by default."""
+    """PyTorch's switches that change numbers, where they are not as they are by default."""
     settings = {}
     for device in ("cpu", "cuda"):
         if torch.is_autocast_enabled(device):
             settings[f"autocast on {device}"] = str(torch.get_autocast_dtype(device))
+    backends: Any = torch.backends
     try:
         precision = torch.get_float32_matmul_precision()
     except RuntimeError:  # set for one backend, by the newer switches, which it does not know
-        backends: Any = torch.backends
         precision = f"{backends.cuda.matmul.fp32_precision} on cuda, "
         precision += f"{backends.mkldnn.matmul.fp32_precision} on cpu"
-    return settings if precision == "highest" else {**settings, "float32 products": precision}
-
-
-class ModelState:
-    """A model as it was at one moment: enough to see later whether it is still the same.
-
-    No number is waited for: stamps of all tensors, some numbers of each (``sampled``), and what the
-    digest of the structure is made of. A small model is kept alive, so that it is still there; a
-    large one is not.
-    """
-
-    def __init__(self, model: nn.Module, tensors: Mapping[str, Tensor] | None = None) -> None:
-        tensors, loose = tensors or named_tensors(model), list[Tensor]()
-        self._structure = _structure(model, loose.append)
-        self._names, self._tensors = list(tensors), [*tensors.values(), *loose]
-        self.stamps = stamps_of(self._tensors)
-        self._model: Callable[[], nn.Module | None] = lambda: model
-        self._spec = model.spec if isinstance(model, Network) else None
-        self._name = model.name if isinstance(model, Network) else type(model).__name__
-        kinds = {tensor.dtype for tensor in tensors.values()}
-        real = (str(kind) for kind in kinds if kind.is_floating_point or kind.is_complex)
-        self._dtypes = sorted(kind.removeprefix("torch.") for kind in real)
-        self._devices = sorted({tensor.device.type for tensor in tensors.values()})
-
-    def sampled(self) -> Self:
-        """The same with numbers of its tensors; what was written to them meanwhile is noticed."""
-        self._survey = Survey.of(self._tensors)
-        self._has_changed = self._survey.stamps != self.stamps
-        del self._tensors
-        if self._survey.size > _LARGE and (model := self._model()) is not None:
-            self._model = weakref.ref(model)
-        return self
-
-    @cached_property
-    def _words(self) -> str:
-        """In words, which tell True from 1 and 2 from 2.0."""
-        return repr((self._names, self._structure))
-
-    def is_still(self, now: "ModelState") -> bool:
-        """Whether the model is what it was, as far as can be seen."""
-        same = self._survey.is_still(now._survey) and self._words == now._words
-        return same and not (self._has_changed or now._has_changed)
-
-    @cached_property
-    def facts(self) -> dict[str, Any]:
-        """What a provenance says of the model: read now, if it is what it was, and once."""
-        model, seed = self._model(), None
-        if (
-            model is not None
-            and not self._has_changed
-            and self.is_still(ModelState(model).sampled())
-        ):
-            digests = tensor_digests(named_tensors(model))
-            weights, structure = weights_digest(digests), _structure_digest(_structure(model))
-            seed = model.drawn_with(digests) if isinstance(model, Network) else None
-        else:
-            why = "gone" if model is None else "changed"
-            mark = secrets.token_hex(6)  # what is not known is not equal
-            weights = f"not digested: the model was {why} when this was read ({mark})"
-            structure = weights
-        facts = {"model": self._name, "weights": weights, "structure": structure, "seed": seed}
-        facts["dtype"] = ", ".join(self._dtypes) or "none"
-        facts["device"] = ", ".join(self._devices) or "none"
-        if self._spec is not None:
-            facts |= {"spec": self._spec.digest(seed=seed), "network": self._spec.describe()}
-        return facts
-
-
-@dataclass(frozen=True)
-class Origin:
-    """What a trace keeps until its provenance is read."""
-
-    state: ModelState
-    tell: Callable[[dict[str, Any]], Provenance]
-    """The provenance, from the facts about the model."""
-
-    @staticmethod
-    def begin(
-        inputs: Any, masks: Mapping[str, Tensor | None], settings: Mapping[str, str]
-    ) -> Callable[[dict[str, Any]], Provenance]:
-        """``tell`` for a run that is about to begin; ``settings`` may be added to meanwhile."""
-        given, switches = begin_digest(inputs), arithmetic()
-        named = {name: begin_digest(mask) for name, mask in masks.items() if mask is not None}
-
-        def tell(facts: dict[str, Any]) -> Provenance:
-            digests = {name: finish() for name, finish in named.items()}
-            return Provenance(**facts, inputs=given(), settings={**digests, **switches, **settings})
-
-        return tell
-
-    @classmethod
-    def joined(cls, parts: Sequence[Any]) -> Self | None:
-        """That of several batches of a model, if none has been read and it was the same in all."""
-        if None in parts or not all(part.state.is_still(parts[0].state) for part in parts):
-            return None
-        return cls(
-            parts[0].state, lambda facts: Provenance.joined([part.tell(facts) for part in parts])
-        )
-
-
-# What a model is made of beside its weights.
-
-
-def _structure(model: nn.Module, of_tensor: Callable[[Tensor], Any] | None = None) -> list[Any]:
-    """What a model is made of beside its weights: classes, settings, functions.
-
-    Two models can share every weight and differ in their number of heads. Attributes of modules
-    count as far as ``described`` sees into them, hooks by their code: what they hold may be what
-    they record. Modules of ours keep aside, under ``_``, what is known otherwise.
-    """
-    lines: list[Any] = []
-    held: list[Any] = []
-    configs: dict[int, Any] = {}
-    seen: dict[int, Any] = {}  # what several modules hold is looked at once
-    for name, module in model.named_modules():
-        kind, attributes, plain = type(module), vars(module), []
-        is_ours = kind.__module__.startswith("rankscope.")
-        for key, value in attributes.items():
-            if key in _PYTORCHS or (is_ours and key.startswith("_")):
-                continue
-            if isinstance(value, _PLAIN):
-                plain.append((key, value))
-                continue
-            if id(value) not in seen:
-                seen[id(value)] = described(value, of_tensor)
-            held.append((name, key, seen[id(value)]))
-        lines.append((name, kind.__module__, kind.__qualname__, plain))
-        if module._forward_pre_hooks or module._forward_hooks:
-            lines += [f"hook of {name}: {words}" for words in _hooks(module)]
-        config: Any = attributes.get("config")
-        if config is not None and id(config) not in configs and hasattr(type(config), "to_dict"):
-            words = _attempt(lambda c: json.dumps(c.to_dict(), sort_keys=True, default=str), config)
-            configs[id(config)] = (words, from_config(module, "_attn_implementation"))
-    return [lines, held, list(configs.values())]
-
-
-def _structure_digest(structure: Sequence[Any]) -> str:
-    """The same for the same settings, in whatever order a module was given its attributes."""
-    lines, held, configs = structure
-    words = [
-        line if isinstance(line, str) else repr((*line[:-1], sorted(line[-1]))) for line in lines
-    ]
-    by_module = groupby(held, key=itemgetter(0))
-    settings = {
-        f"{name}.{key}": value
-        for _, own in by_module
-        for name, key, value in sorted(own, key=itemgetter(1))
+    if precision != "highest":
+        settings["float32 products"] = precision
+    kernels = {
+        "flash attention": backends.cuda.flash_sdp_enabled(),
+        "memory-efficient attention": backends.cuda.mem_efficient_sdp_enabled(),
+        "attention by plain operations": backends.cuda.math_sdp_enabled(),
+        "attention of cuDNN": backends.cuda.cudnn_sdp_enabled(),
+        "fast path of nn.TransformerEncoder": backends.mha.get_fastpath_enabled(),
+        "oneDNN": backends.mkldnn.enabled,
+        "cuDNN": backends.cudnn.enabled,
     }
-    return digest([words, settings, configs])
+    if off := ", ".join(name for name, is_on in kernels.items() if not is_on):
+        settings["kernels turned off"] = off
+    if torch.get_default_dtype() != torch.float32:
+        settings["default dtype"] = str(torch.get_default_dtype())
+    return settings
 
 
-def _hooks(module: nn.Module) -> Iterator[str]:
-    """Forward hooks that are not ours, which may change what a module gives."""
-    for hook in (*module._forward_pre_hooks.values(), *module._forward_hooks.values()):
-        if not str(hook.__module__).startswith("rankscope."):
-            code = getattr(hook, "__code__", None)
-            name = getattr(hook, "__qualname__", type(hook).__qualname__)
-            yield f"{name}, {digest(described(code))}"
+# Values in words.
 
 
-def _attempt(read: Callable[..., Any], *of: Any) -> Any:
-    """What is read, or that it cannot be: what users hang on their modules may raise anything."""
-    try:
-        return read(*of)
-    except Exception as error:
-        return f"unreadable: {type(error).__name__}"
+class Description:
+    """Values in words that are the same in every process, and the tensors among them.
 
-
-def described(value: Any, of_tensor: Callable[[Tensor], Any] | None = None, depth: int = 6) -> Any:
-    """A value as plain values, tensors, and containers of them, the same in every process.
-
-    Functions are their code, defaults and closures; modules and objects of classes of one's own
-    only their class, unless they are dataclasses. What functions read from globals is not seen.
-    ``of_tensor`` gives what stands in a tensor's place.
+    Functions are their code, defaults, closures, and the plain values and tensors they read from
+    globals; classes the code and the plain values they hold; objects their class and attributes;
+    a module its place in the model. What cannot be looked into is its type, and ``not_covered``
+    names it.
     """
-    if isinstance(value, np.ndarray) and value.dtype != object:
-        array = torch.from_numpy(np.ascontiguousarray(value))
-        return array if of_tensor is None else digest(array)  # PyTorch counts no write to it
-    if isinstance(value, Tensor):
-        return value if of_tensor is None else of_tensor(value)
-    if isinstance(value, _PLAIN):
-        return value
-    if isinstance(value, torch.dtype | torch.device | complex | bytes | np.generic):
-        return repr(value)
-    kind = _kind_of(value if isinstance(value, type) else type(value))
-    if depth == 0 or isinstance(value, nn.Module | type):
+
+    def __init__(self) -> None:
+        self._tensors: list[Tensor] = []
+        self._missed: dict[tuple[str, str], list[str]] = {}
+        self._place, self._depth, self._left = "", 0, _MOST
+        self._words: dict[int, tuple[Any, Any]] = {}  # with the value, so that its id stays its own
+        self._methods: dict[int, Any] = {}
+
+    def begin(self, words: Any) -> Callable[[], str]:
+        """Twelve hex digits for words and the tensors in them, as they are now."""
+        plain = repr(words).encode()
+        read = begin_digests({str(number): tensor for number, tensor in enumerate(self._tensors)})
+        return lambda: hashlib.sha256(plain + repr(read()).encode()).hexdigest()[:12]
+
+    def not_covered(self) -> list[str]:
+        """What was known by less than its content, and where it is."""
+        return [
+            f"{places[0]}{f' and {len(places) - 1} others' * (len(places) > 1)} ({kind}): {why}"
+            for (kind, why), places in self._missed.items()
+        ]
+
+    def miss_weights(self, tensors: Mapping[str, Tensor]) -> None:
+        """Name those that have no numbers in memory."""
+        for place, tensor in tensors.items():
+            if tensor.is_meta:
+                self._miss(
+                    tensor, "only its shape is known, as its numbers are not in memory", place
+                )
+
+    def _miss(self, value: Any, why: str, place: str | None = None) -> str:
+        kind = _name(type(value))
+        self._missed.setdefault((kind, why), []).append(place or self._place)
         return kind
-    parts = _attempt(_parts_of, value)
-    if isinstance(parts, str):
-        return [kind, parts]
-    return [kind, [described(part, of_tensor, depth - 1) for part in parts]]
 
-
-def _parts_of(value: Any) -> list[Any]:
-    """The parts of a value in a fixed order; nothing for what cannot be looked into."""
-    match value:
-        case CodeType():
-            return [value.co_code, value.co_names, *value.co_consts]
-        case FunctionType():
-            kept = [value.__defaults__, value.__kwdefaults__, _closed_over(value)]
-            return [value.__qualname__, value.__code__, *kept]
-        case Mapping():
-            return [len(value), *islice(([str(key), each] for key, each in value.items()), _MOST)]
-        case set() | frozenset():
-            return sorted(map(repr, value))
-        case list() | tuple() | deque():
-            return [len(value), *islice(value, _MOST)]
-        case MethodType():
-            return [value.__func__, value.__self__]
-        case partial():
-            return [value.func, value.args, value.keywords]
-        case SimpleNamespace():
-            return [vars(value)]
-        case _ if dataclasses.is_dataclass(value):
-            names = [one.name for one in dataclasses.fields(value)]
-            return [
-                [name, _attempt(lambda name=name: getattr(value, name, None))] for name in names
-            ]
-        case _ if callable(value):
-            return [_kind_of(value), getattr(value, "__dict__", {})]
-    return []
-
-
-def _closed_over(function: FunctionType) -> list[Any]:
-    """What a function closes over; a cell that is not filled yet holds nothing."""
-    contents = []
-    for cell in function.__closure__ or ():
+    def of(self, value: Any, place: str | None = None) -> Any:
+        """The words for a value, which ``not_covered`` calls by its ``place``."""
+        if type(value) in _PLAIN:
+            return value
+        if id(value) in self._words:
+            return self._words[id(value)][1]
+        self._place = self._place if place is None else place
+        if self._depth == _DEEPEST or self._left <= 0:
+            return self._miss(value, f"not read beyond {_DEEPEST} levels and {_MOST} values")
+        self._depth, self._left = self._depth + 1, self._left - 1
+        self._words[id(value)] = value, f"what it is in, at level {self._depth}"
         try:
-            contents.append(cell.cell_contents)
-        except ValueError:
-            contents.append(None)
-    return contents
+            words = self._read(value)
+        except Exception as error:  # what users hang on their modules may raise anything
+            words = self._miss(value, f"reading it raises {type(error).__name__}")
+        self._words[id(value)] = value, words
+        self._depth -= 1
+        return words
+
+    def _all(self, values: Collection[Any]) -> list[Any]:
+        if _PLAIN.issuperset(map(type, values)):
+            return list(values)
+        return [self.of(value) for value in values]
+
+    def _read(self, value: Any) -> Any:
+        match value:
+            case Tensor():
+                self.miss_weights({self._place: value})
+                self._tensors.append(value)
+                return ["tensor", len(self._tensors)]
+            case nn.Module():
+                named = named_tensors(value)
+                return [self.modules(value), list(named), self._all(named.values())]
+            case type():
+                return self._class(value)
+            case FunctionType():
+                return self._function(value, self._all)
+            case MethodType():
+                return ["method", *self._all((value.__func__, value.__self__))]
+            case ModuleType():
+                return ["module", value.__name__]
+            case BuiltinFunctionType():
+                return [_name(value), self.of(value.__self__)]
+            case Enum():
+                return [_name(type(value)), value.name, self.of(value.value)]
+            case np.generic() | np.dtype():
+                return repr(value)
+            case torch.Generator():
+                return ["generator", self.of(value.get_state())]
+            case random.Random():
+                return ["generator", self.of(value.getstate())]
+            case np.random.Generator():
+                return ["generator", self.of(value.bit_generator.state)]
+            case np.random.RandomState():
+                return ["generator", self.of(value.get_state(legacy=False))]
+        content = next((k.__repr__(value) for k in _BY_REPR if isinstance(value, k)), None)
+        if content is None:
+            return [self.of(type(value)), self._content(value), self._attributes(value)]
+        attributes = getattr(value, "__dict__", {})
+        return [self.of(type(value)), content, list(attributes), self._all(attributes.values())]
+
+    def _content(self, value: Any) -> Any:
+        """What an object holds beside its attributes."""
+        match value:
+            case np.ndarray():
+                if value.dtype.hasobject:
+                    return [value.shape, self._all(value.ravel().tolist())]
+                content = hashlib.sha256(np.ascontiguousarray(value).tobytes()).hexdigest()
+                return [str(value.dtype), value.shape, content]
+            case Mapping():
+                factory = getattr(value, "default_factory", None)
+                return [self._all(value.keys()), self._all(value.values()), self.of(factory)]
+            case set() | frozenset():
+                return sorted(map(repr, self._all(value)))
+            case list() | tuple() | deque():
+                return self._all(value)
+            case partial():
+                return self._all((value.func, value.args, value.keywords))
+        bases = (kind for kind in type(value).__mro__ if kind.__base__ is object)
+        if any(not vars(base).keys() & {"__dict__", "__slots__"} for base in bases):
+            self._miss(value, "known by its type alone")
+        return None
+
+    def _attributes(self, value: Any) -> list[Any]:
+        """Those in an object's slots and in its dictionary."""
+        slots = (vars(base).get("__slots__", ()) for base in type(value).__mro__)
+        names = [name for some in slots for name in ([some] if isinstance(some, str) else some)]
+        held = {name: getattr(value, name) for name in names if hasattr(value, name)}
+        held = {**held, **getattr(value, "__dict__", {})}
+        held.pop("__weakref__", None)
+        return [list(held), self._all(held.values())]
+
+    # Modules, functions and classes.
+
+    def modules(self, model: nn.Module) -> list[Any]:
+        """What a module and those in it are made of beside their weights.
+
+        Two models can share every weight and differ in their number of heads. Modules of ours keep
+        aside, under ``_``, what is known otherwise.
+        """
+        words: list[Any] = []
+        named: dict[int, tuple[str, nn.Module]] = {}
+        for name, module in model.named_modules(remove_duplicate=False):
+            first, _ = named.setdefault(id(module), (name, module))
+            self._words[id(module)] = module, f"module {first!r}"
+            if first != name:
+                words.append((name, first))
+        for name, module in named.values():
+            is_ours = type(module).__module__.startswith("rankscope.")
+            words.append((name, self.of(type(module))))
+            for key, value in sorted(vars(module).items()):
+                if type(value) in _PLAIN and key not in _PYTORCHS:
+                    words.append((key, value))
+                elif not (key in _PYTORCHS or (is_ours and key.startswith("_"))):
+                    words.append((key, self.of(value, f"{name}.{key}" if name else key)))
+            for hooks in (module._forward_pre_hooks, module._forward_hooks):
+                words += [self.of(hook, f"a hook of {name}") for hook in _not_ours(hooks)]
+        return words
+
+    def around(self) -> list[Any]:
+        """Hooks and modes that act on every model."""
+        hooks = torch_module._global_forward_pre_hooks, torch_module._global_forward_hooks
+        modes = _get_current_function_mode_stack(), _get_current_dispatch_mode_stack()
+        return [
+            *([self.of(hook, "a global hook") for hook in _not_ours(some)] for some in hooks),
+            *([self.of(mode, "a mode of PyTorch's") for mode in some] for some in modes),
+        ]
+
+    def _function(self, function: FunctionType, read: Callable[[list[Any]], list[Any]]) -> Any:
+        code, names = _code(function.__code__)
+        held = [*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values()]
+        for cell in function.__closure__ or ():
+            try:
+                held.append(cell.cell_contents)
+            except ValueError:  # it is not filled yet
+                held.append(None)
+        beside, known = function.__dict__, function.__globals__
+        outside = [known.get(name) for name in names]
+        numbers = [v if type(v) in _PLAIN else self.of(v) for v in outside if _is_number(v)]
+        return [_name(function), code, read(held), list(beside), read([*beside.values()]), numbers]
+
+    def _in_method(self, values: Iterable[Any]) -> list[Any]:
+        """What the methods of a class hold, as far as it is numbers and functions.
+
+        Decorators hold much that runs change (caches, counts, flags).
+        """
+        words: list[Any] = []
+        for value in values:
+            if _is_number(value):
+                words.append(self.of(value))
+            elif isinstance(value, FunctionType):
+                if id(value) not in self._methods:
+                    self._methods[id(value)] = _name(value)
+                    self._methods[id(value)] = self._function(value, self._in_method)
+                words.append(self._methods[id(value)])
+            else:
+                words.append(_name(type(value)))
+        return words
+
+    def _class(self, kind: type) -> list[Any]:
+        if kind.__module__ == "builtins":
+            return [_name(kind)]
+        names, functions, plain = [], [], []
+        for name, value in vars(kind).items():
+            if isinstance(value, staticmethod | classmethod):
+                value = value.__func__
+            elif isinstance(value, property):
+                value = value.fget
+            if isinstance(value, FunctionType):
+                names.append(name)
+                functions.append(value)
+            elif not name.startswith("__") and _is_number(value):
+                plain.append((name, self.of(value)))
+        bases = [self.of(base) for base in kind.__bases__]
+        return [_name(kind), bases, names, self._in_method(functions), plain]
 
 
-def _kind_of(value: Any) -> str:
+def _not_ours(hooks: Mapping[int, Any]) -> list[Any]:
+    return [
+        hook
+        for hook in hooks.values()
+        if not str(getattr(hook, "__module__", "")).startswith("rankscope.")
+    ]
+
+
+def _is_number(value: Any) -> bool:
+    return type(value) in _PLAIN or isinstance(value, Tensor | np.ndarray | np.generic)
+
+
+_MOST_CODES = 2**15
+_CODES: dict[int, tuple[CodeType, tuple[str, tuple[str, ...]]]] = {}
+"""Code by identity, with its digest and the names in it: it never changes."""
+
+
+def _code(code: CodeType) -> tuple[str, tuple[str, ...]]:
+    """A digest of code, and the names that it and the functions in it read from outside."""
+    known, words = _CODES.get(id(code), (None, ("", ())))
+    if known is code:
+        return words
+    inner = [_code(value) for value in code.co_consts if isinstance(value, CodeType)]
+    values = [
+        sorted(map(repr, value)) if isinstance(value, frozenset) else repr(value)
+        for value in code.co_consts
+        if not isinstance(value, CodeType)
+    ]
+    variables = code.co_varnames, code.co_freevars, code.co_cellvars, code.co_flags
+    content = repr((code.co_code, code.co_names, values, variables, [each[0] for each in inner]))
+    names = dict.fromkeys((*code.co_names, *(name for each in inner for name in each[1])))
+    words = hashlib.sha256(content.encode()).hexdigest()[:16], tuple(names)
+    if len(_CODES) > _MOST_CODES:
+        _CODES.clear()
+    _CODES[id(code)] = code, words
+    return words
+
+
+def _name(value: Any) -> str:
     named = value if hasattr(value, "__qualname__") or hasattr(value, "__name__") else type(value)
     name = getattr(named, "__qualname__", None) or getattr(named, "__name__", "")
     return f"{getattr(named, '__module__', '')}.{name}"
 
 
-# Short names for values: equal for equal ones, in every process.
-
-
 def function_name(function: Callable[..., Any]) -> str:
-    """What a function is called, and a digest of its code, its defaults and its closure."""
-    called = getattr(function, "__qualname__", type(function).__name__)
-    return f"{called}, {digest(described(function))[:8]}"
+    """What a function is called, and a digest of its code and of all it holds."""
+    called, description = getattr(function, "__qualname__", type(function).__name__), Description()
+    digits = description.begin(description.of(function, called))()
+    return ", ".join(
+        (called, digits[:8], *(f"not covered: {k}" for k in description.not_covered()))
+    )
 
 
 def digest(value: Any) -> str:
-    """Twelve hex digits that name tensors and plain values, however they are nested."""
+    """Twelve hex digits that name a value, however it is nested; the same in every process."""
     return begin_digest(value)()
 
 
 def begin_digest(value: Any) -> Callable[[], str]:
     """``digest`` of a value as it is now; no device is waited for until it is called."""
-    leaves = dict(_leaves(value))
-    tensors = {name: leaf for name, leaf in leaves.items() if isinstance(leaf, Tensor)}
-    plain = {name: leaf for name, leaf in leaves.items() if name not in tensors}
-    read = begin_digests(tensors)
-
-    def finish() -> str:
-        content = json.dumps([plain, read()], sort_keys=True)
-        return hashlib.sha256(content.encode()).hexdigest()[:12]
-
-    return finish
-
-
-def _leaves(value: Any, place: str = "") -> Iterator[tuple[str, Any]]:
-    if isinstance(value, Tensor | str | int | float | None):
-        yield place, value
-    elif isinstance(value, np.ndarray) and value.dtype != object:
-        yield place, torch.from_numpy(np.ascontiguousarray(value))
-    elif isinstance(value, Mapping):
-        for name, inner in value.items():
-            yield from _leaves(inner, f"{place}.{name}")
-    elif isinstance(value, Sequence):
-        for number, inner in enumerate(value):
-            yield from _leaves(inner, f"{place}[{number}]")
-    elif is_cache(value):
-        yield from _leaves({"": type(value).__name__, **vars(value)}, place)
-    else:  # its repr may hold an address, which differs from run to run
-        yield place, type(value).__name__
+    description = Description()
+    return description.begin(description.of(value))
