@@ -157,7 +157,9 @@ def _pieces(tensor: Tensor) -> list[Tensor]:
         return _pieces(tensor.dequantize() if tensor.is_quantized else tensor.to_dense())
     if not _is_readable(tensor) or not tensor.numel():
         return []
-    flat = tensor.detach().resolve_conj().resolve_neg().contiguous().flatten().view(torch.uint8)
+    if tensor.is_conj() or tensor.is_neg():
+        tensor = tensor.resolve_conj().resolve_neg()
+    flat = tensor.detach().reshape(-1).view(torch.uint8)
     rows = len(flat) // (8 * _WORDS)
     table, rest = flat[: rows * 8 * _WORDS], flat[rows * 8 * _WORDS :].clone()
     return [_mixed(table, rows).view(torch.uint8), rest] if rows else [rest]

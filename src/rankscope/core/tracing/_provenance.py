@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from decimal import Decimal
 from enum import Enum
 from functools import partial
+from operator import is_
 from pathlib import PurePath
 from types import BuiltinFunctionType, CodeType, FunctionType, MethodType, ModuleType
 from typing import Any, Self
@@ -36,10 +37,11 @@ _BY_REPR = (
     torch.dtype, torch.device, torch.layout, torch.memory_format,
 )  # fmt: skip
 """Whose ``repr`` says all they hold."""
-_PYTORCHS = {*vars(nn.Module()), "_is_full_backward_hook", "_compiled_call_impl"}
-_PYTORCHS |= {"warnings_issued", "_hf_hook"}
-"""Attributes of every module, such as a forward pass writes its warnings into, and those that
-say where weights are kept, which ``named_tensors`` reads."""
+_SKIPPED = {*vars(nn.Module()), "_is_full_backward_hook", "_compiled_call_impl"}
+_SKIPPED |= {"_hf_hook", "warnings_issued", "generation_config"}
+"""Attributes of modules that are read elsewhere, or that no number of a forward pass comes from."""
+_LIBRARIES = ("torch", "transformers", "rankscope")
+"""Whose functions read no number from globals that users set."""
 
 
 @checked
@@ -382,9 +384,9 @@ class Description:
             is_ours = type(module).__module__.startswith("rankscope.")
             words.append((name, self.of(type(module))))
             for key, value in sorted(vars(module).items()):
-                if type(value) in _PLAIN and key not in _PYTORCHS:
+                if type(value) in _PLAIN and key not in _SKIPPED:
                     words.append((key, value))
-                elif not (key in _PYTORCHS or (is_ours and key.startswith("_"))):
+                elif not (key in _SKIPPED or (is_ours and key.startswith("_"))):
                     words.append((key, self.of(value, f"{name}.{key}" if name else key)))
             for hooks in (module._forward_pre_hooks, module._forward_hooks):
                 words += [self.of(hook, f"a hook of {name}") for hook in _not_ours(hooks)]
@@ -407,45 +409,56 @@ class Description:
                 held.append(cell.cell_contents)
             except ValueError:  # it is not filled yet
                 held.append(None)
-        beside, known = function.__dict__, function.__globals__
-        outside = [known.get(name) for name in names]
-        numbers = [v if type(v) in _PLAIN else self.of(v) for v in outside if _is_number(v)]
-        return [_name(function), code, read(held), list(beside), read([*beside.values()]), numbers]
+        beside, outside = function.__dict__, []
+        if not function.__module__ or function.__module__.partition(".")[0] not in _LIBRARIES:
+            known = ((name, function.__globals__.get(name, Ellipsis)) for name in names)
+            outside = [(name, self.of(value)) for name, value in known if _is_number(value)]
+        if not (held or beside or outside):
+            return code
+        return [code, read(held), list(beside), read([*beside.values()]), outside]
 
-    def _in_method(self, values: Iterable[Any]) -> list[Any]:
+    def _in_methods(self, values: Iterable[Any]) -> list[Any]:
         """What the methods of a class hold, as far as it is numbers and functions.
 
         Decorators hold much that runs change (caches, counts, flags).
         """
         words: list[Any] = []
         for value in values:
-            if _is_number(value):
-                words.append(self.of(value))
-            elif isinstance(value, FunctionType):
+            if isinstance(value, FunctionType):
                 if id(value) not in self._methods:
-                    self._methods[id(value)] = _name(value)
-                    self._methods[id(value)] = self._function(value, self._in_method)
+                    self._methods[id(value)] = "a function that this is in"
+                    self._methods[id(value)] = self._function(value, self._in_methods)
                 words.append(self._methods[id(value)])
             else:
-                words.append(_name(type(value)))
+                words.append(self.of(value) if _is_number(value) else _name(type(value)))
         return words
 
     def _class(self, kind: type) -> list[Any]:
         if kind.__module__ == "builtins":
             return [_name(kind)]
-        names, functions, plain = [], [], []
+        bases = [self.of(base) for base in kind.__bases__]
+        values = tuple(vars(kind).values())
+        known, before, content = _CLASSES.get(id(kind), (None, (), ""))
+        if known is not kind or len(before) != len(values) or not all(map(is_, before, values)):
+            content = self._class_content(kind)
+            if kind.__module__.partition(".")[0] in _LIBRARIES:
+                _remember(_CLASSES, kind, (kind, values, content))
+        return [_name(kind), content, bases]
+
+    def _class_content(self, kind: type) -> str:
+        """A digest of the code and the numbers that a class holds itself."""
+        methods, numbers = {}, []
         for name, value in vars(kind).items():
             if isinstance(value, staticmethod | classmethod):
                 value = value.__func__
             elif isinstance(value, property):
                 value = value.fget
             if isinstance(value, FunctionType):
-                names.append(name)
-                functions.append(value)
+                methods[name] = value
             elif not name.startswith("__") and _is_number(value):
-                plain.append((name, self.of(value)))
-        bases = [self.of(base) for base in kind.__bases__]
-        return [_name(kind), bases, names, self._in_method(functions), plain]
+                numbers.append((name, self.of(value)))
+        words = [list(methods), self._in_methods(methods.values()), numbers]
+        return hashlib.sha256(repr(words).encode()).hexdigest()[:16]
 
 
 def _not_ours(hooks: Mapping[int, Any]) -> list[Any]:
@@ -460,9 +473,17 @@ def _is_number(value: Any) -> bool:
     return type(value) in _PLAIN or isinstance(value, Tensor | np.ndarray | np.generic)
 
 
-_MOST_CODES = 2**15
 _CODES: dict[int, tuple[CodeType, tuple[str, tuple[str, ...]]]] = {}
 """Code by identity, with its digest and the names in it: it never changes."""
+_CLASSES: dict[int, tuple[type, tuple[Any, ...], str]] = {}
+"""Classes of libraries by identity, with what they held when it was digested."""
+_MOST_REMEMBERED = 2**15
+
+
+def _remember(known: dict[int, Any], value: Any, words: Any) -> None:
+    if len(known) > _MOST_REMEMBERED:
+        known.clear()
+    known[id(value)] = words
 
 
 def _code(code: CodeType) -> tuple[str, tuple[str, ...]]:
@@ -476,13 +497,11 @@ def _code(code: CodeType) -> tuple[str, tuple[str, ...]]:
         for value in code.co_consts
         if not isinstance(value, CodeType)
     ]
-    variables = code.co_varnames, code.co_freevars, code.co_cellvars, code.co_flags
-    content = repr((code.co_code, code.co_names, values, variables, [each[0] for each in inner]))
-    names = dict.fromkeys((*code.co_names, *(name for each in inner for name in each[1])))
-    words = hashlib.sha256(content.encode()).hexdigest()[:16], tuple(names)
-    if len(_CODES) > _MOST_CODES:
-        _CODES.clear()
-    _CODES[id(code)] = code, words
+    names = code.co_qualname, code.co_names, code.co_varnames, code.co_freevars, code.co_cellvars
+    content = repr((code.co_code, code.co_flags, names, values, [each[0] for each in inner]))
+    outside = dict.fromkeys((*code.co_names, *(name for each in inner for name in each[1])))
+    words = hashlib.sha256(content.encode()).hexdigest()[:16], tuple(outside)
+    _remember(_CODES, code, (code, words))
     return words
 
 
