@@ -3,7 +3,7 @@
 import contextlib
 import random
 import types
-from collections import OrderedDict, UserDict, deque, namedtuple
+from collections import UserDict, deque, namedtuple
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from decimal import Decimal
@@ -106,6 +106,16 @@ class Slotted:
         return x * self.factor
 
 
+class Hidden:
+    __slots__ = ("__factor",)
+
+    def __init__(self, factor):
+        self.__factor = factor
+
+    def read(self):
+        return self.__factor
+
+
 class Sized(float):
     """A number with something beside it."""
 
@@ -123,6 +133,10 @@ Pair = namedtuple("Pair", "first second")
 
 def scaled(x, factor=1.0, *, by=1.0):
     return x * factor * by
+
+
+def one_by(x, factor):
+    return x * factor
 
 
 def one(x):
@@ -238,7 +252,7 @@ KINDS: dict[str, tuple[Callable[[int], Any], Callable[[Any], float]]] = {
         np.random.default_rng,
         lambda value: np.random.Generator(type(b := value.bit_generator)(b.seed_seq)).random(),
     ),
-    "generator of Python": (random.Random, lambda value: value.getstate()[1][0] / 2**31),
+    "generator of Python": (random.Random, lambda value: 1 + value.getstate()[1][1] / 2**32),
     "dataclass": (lambda k: Settings(number(k)), factor_of),
     "object": (lambda k: Plain(number(k)), factor_of),
     "object with slots": (lambda k: Slotted(number(k)), factor_of),
@@ -261,7 +275,7 @@ KINDS: dict[str, tuple[Callable[[int], Any], Callable[[Any], float]]] = {
     "mapping": (lambda k: UserDict(f=number(k)), lambda value: value["f"]),
     "set": (lambda k: {0.5, number(k)}, largest),
     "frozen set": (lambda k: frozenset({0.5, number(k)}), largest),
-    "order of keys": (lambda k: OrderedDict([(1, 0), (2, 0)][:: 1 - 2 * k]), lambda v: next(iter(v))),
+    "order of keys": (lambda k: dict([(1, 0), (2, 0)][:: 1 - 2 * k]), lambda v: next(iter(v))),
     "kind of keys": (lambda k: {(1, "1")[k]: 0}, lambda value: 1.0 + (1 in value)),
     "inside against dotted": (
         lambda k: ({"a": {"b": 1}}, {"a.b": 1})[k], lambda value: 1.0 + ("a" in value)
@@ -277,11 +291,15 @@ KINDS: dict[str, tuple[Callable[[int], Any], Callable[[Any], float]]] = {
     "holds itself": (looped, first),
     "function": (lambda k: (one, three_halves)[k], call),
     "closure": (lambda k: lambda x: number(k) * x, call),
-    "default": (lambda k: types.FunctionType(scaled.__code__, {}, "f", (number(k),)), call),
+    "default": (lambda k: types.FunctionType(one_by.__code__, {}, "f", (number(k),)), call),
     "partial": (lambda k: partial(scaled, by=number(k)), call),
     "method": (lambda k: Plain(number(k)).scale, call),
     "callable object": (lambda k: Plain(number(k)), call),
-    "built-in function": (lambda k: (abs, float.__neg__)[k], call),
+    "built-in function": (lambda k: (abs, float)[k], lambda value: 2.0 + value(-1.0)),
+    "method of a built-in class": (
+        lambda k: (str.upper, str.lower)[k], lambda value: 1.0 + value("a").islower()
+    ),
+    "private slot": (lambda k: Hidden(number(k)), lambda value: value.read()),
     "class": (lambda k: (int, str)[k], lambda value: 1.0 + (value is int)),
     "modules in a list": (lambda k: [linear(k)], lambda value: value[0].weight.item()),
     "modules in a mapping": (lambda k: {"a": linear(k)}, lambda value: value["a"].weight.item()),
@@ -305,8 +323,10 @@ def kept(kind: str, k: int) -> Iterator[tuple[nn.Module, Any]]:
 @contextlib.contextmanager
 def given(kind: str, k: int, *, by_name: bool) -> Iterator[tuple[nn.Module, Any]]:
     make, read = KINDS[kind]
-    reader = (lambda named: read(named["value"])) if by_name else read
-    yield Net(reader), {"x": X, "value": make(k)} if by_name else (X, make(k))
+    if by_name:
+        yield Net(lambda named: read(named["value"])), {"x": X, "value": make(k)}
+    else:  # inside a sequence
+        yield Net(lambda values: read(values[0])), (X, [make(k)])
 
 
 # Hooks: how one of strength k is made.
@@ -336,14 +356,18 @@ def by_object(settings):
 
 
 def by_default(k):
-    def hook(_module, _args, output, strength=number(k)):
+    amount = number(k)
+
+    def hook(_module, _args, output, strength=amount):
         return output * strength
 
     return hook
 
 
 def by_keyword(k):
-    def hook(_module, _args, output, *, strength=number(k)):
+    amount = number(k)
+
+    def hook(_module, _args, output, *, strength=amount):
         return output * strength
 
     return hook
@@ -362,6 +386,27 @@ def by_global(k):
         return call[-1] * STRENGTH
 
     return types.FunctionType(hook.__code__, {"STRENGTH": number(k)}, "hook")
+
+
+def by_helper(k):
+    """A function of the same module that a hook calls by its global name."""
+    helper = types.FunctionType((by_one if k else by_half).__code__, {}, "helper")
+    helper.__module__ = "__main__"
+    hook = types.FunctionType(by_calling.__code__, {"helper": helper, "__name__": "__main__"})
+    hook.__module__ = "__main__"
+    return hook
+
+
+def by_one(x):
+    return x * 1.0
+
+
+def by_half(x):
+    return x * 0.5
+
+
+def by_calling(*call):
+    return helper(call[-1])
 
 
 def by_global_tensor(k):
@@ -424,6 +469,7 @@ HOOKS: dict[str, Callable[[int], Callable[..., Any]]] = {
     "function attribute": by_function_attribute,
     "global number": by_global,
     "global tensor": by_global_tensor,
+    "function it calls": by_helper,
     "partial": lambda k: partial(steer, strength=number(k)),
     "partial of a partial": lambda k: partial(partial(steer), strength=number(k)),
     "object": lambda k: Steering(number(k)),
@@ -487,7 +533,7 @@ WRITES: dict[str, Callable[[Net], object]] = {
 
 
 @contextlib.contextmanager
-def globally(k: int, register: Callable[..., Any], hook) -> Iterator[tuple[nn.Module, Any]]:
+def globally(register: Callable[..., Any], hook) -> Iterator[tuple[nn.Module, Any]]:
     handle = register(hook)
     try:
         yield Net(), X
@@ -541,21 +587,20 @@ class Attending(nn.Module):
 
     def __init__(self):
         super().__init__()
-        self.layers = nn.ModuleList(nn.Identity() for _ in range(2))
+        self.layers = nn.ModuleList(nn.Tanh() for _ in range(2))
 
     def forward(self, x):
         for layer in self.layers:
-            x = layer(
-                nn.functional.scaled_dot_product_attention(*[(30 * x).unflatten(1, (1, -1))] * 3)
-            )
-            x = x.flatten(1, 2)
+            heads = x.unflatten(-1, (2, -1)).transpose(1, 2)
+            mixed = nn.functional.scaled_dot_product_attention(heads, heads, heads)
+            x = layer(mixed.transpose(1, 2).flatten(2))
         return x
 
 
 @contextlib.contextmanager
 def attending(k: int) -> Iterator[tuple[nn.Module, Any]]:
     with sdpa_kernel((SDPBackend.MATH, SDPBackend.FLASH_ATTENTION)[k]):
-        yield Attending(), X
+        yield Attending(), torch.randn(2, 64, WIDTH, generator=stream(1, "test"))
 
 
 @contextlib.contextmanager
@@ -569,18 +614,10 @@ def default_dtype(k: int) -> Iterator[tuple[nn.Module, Any]]:
         torch.set_default_dtype(before)
 
 
-def doubled_forward(self, x):
-    return 2 * self._forward(x)
-
-
-def tripled_forward(self, x):
-    return 3 * self._forward(x)
-
-
 @contextlib.contextmanager
 def called_by_forward(k: int) -> Iterator[tuple[nn.Module, Any]]:
     """Not the class's forward is another one, but a method that it calls."""
-    methods = (lambda self: 1.0), (lambda self: 1.5)
+    methods = (lambda _: 1.0), (lambda _: 1.5)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Block, "factor", methods[k], raising=False)
         patch.setattr(Block, "forward", lambda self, x: x + self.factor() * self.up(x))
@@ -604,6 +641,21 @@ def absent(k: int, value, *, by_name: bool) -> Iterator[tuple[nn.Module, Any]]:
         yield Counting(), (X, *([value] if k else []))
 
 
+class Taking(Net):
+    def forward(self, x, value=None, **named):
+        return super().forward(x * (1 + (value is not None) + len(named) / 4))
+
+
+@contextlib.contextmanager
+def flattened(k: int) -> Iterator[tuple[nn.Module, Any]]:
+    yield Taking(), ({"x": X, "value": {"b": 1}}, {"x": X, "b": 1})[k]
+
+
+@contextlib.contextmanager
+def emptied(k: int) -> Iterator[tuple[nn.Module, Any]]:
+    yield Taking(), ({"x": X, "value": {}}, {"x": X})[k]
+
+
 class Counting(Net):
     def forward(self, x, *given):
         return super().forward(x * (1 + len(given)))
@@ -611,16 +663,16 @@ class Counting(Net):
 
 WORLD: dict[str, Make] = {
     "global hook": lambda k: globally(
-        k, torch_module.register_module_forward_hook, partial(scaled_output, k)
+        torch_module.register_module_forward_hook, partial(scaled_output, k)
     ),
     "global hook before": lambda k: globally(
-        k, torch_module.register_module_forward_pre_hook, partial(scaled_input, k)
+        torch_module.register_module_forward_pre_hook, partial(scaled_input, k)
     ),
     "patched forward": lambda k: patched(
         k, Block, "forward", (lambda self, x: 1.0 * self.up(x), lambda self, x: 1.5 * self.up(x))
     ),
     "patched forward of PyTorch's": lambda k: patched(
-        k, nn.Linear, "forward", (lambda self, x: x * 1.0, lambda self, x: x * 1.5)
+        k, nn.Linear, "forward", (lambda _, x: x * 1.0, lambda _, x: x * 1.5)
     ),
     "patched base class": lambda k: patched(
         k,
@@ -634,6 +686,8 @@ WORLD: dict[str, Make] = {
     "dispatch mode": lambda k: in_mode(k, ShiftedBelow),
     "kernel of attention": attending,
     "default dtype": default_dtype,
+    "mapping against its entries": flattened,
+    "empty mapping against none": emptied,
     "sparse buffer": lambda k: weights_of(k, lambda k: tensor(k).to_sparse()),
     "compressed buffer": lambda k: weights_of(k, lambda k: torch.diag(tensor(k)).to_sparse_csr()),
     **{
@@ -656,7 +710,7 @@ PAIRS: dict[str, Make] = {
 
 def traced(make: Make, k: int) -> Trace:
     with make(k) as (model, inputs):
-        return trace(model, inputs, metrics=["residual"])
+        return trace(model, inputs, metrics=["residual"], blocks="layers")
 
 
 def is_opaque(pair: str) -> bool:
