@@ -156,9 +156,10 @@ class Description:
                 break
         else:
             content = self._content(value)
-            for base in type(value).__mro__:  # slots
-                members = (k for k, v in vars(base).items() if isinstance(v, MemberDescriptorType))
-                held |= {name: getattr(value, name) for name in members if hasattr(value, name)}
+            for base in type(value).__mro__:
+                members = vars(base).items() if "__slots__" in vars(base) else ()
+                slots = (name for name, v in members if isinstance(v, MemberDescriptorType))
+                held |= {name: getattr(value, name) for name in slots if hasattr(value, name)}
         return [self.of(type(value)), content, list(held), self._all(held.values())]
 
     def _content(self, value: Any) -> Any:
