@@ -203,9 +203,7 @@ class Description:
             is_ours = type(module).__module__.startswith("rankscope.")
             words.append((name, self.of(type(module))))
             for key, value in sorted(vars(module).items()):
-                if type(value) in _PLAIN and key not in _SKIPPED:
-                    words.append((key, value))
-                elif not (key in _SKIPPED or (is_ours and key.startswith("_"))):
+                if not (key in _SKIPPED or (is_ours and key.startswith("_"))):
                     words.append((key, self.of(value, f"{name}.{key}" if name else key)))
             for hooks in (module._forward_pre_hooks, module._forward_hooks):
                 words += [self.of(hook, f"a hook of {name}") for hook in _not_ours(hooks)]
@@ -242,7 +240,7 @@ class Description:
     def _in_methods(self, values: Iterable[Any]) -> list[Any]:
         """What the methods of a class hold, as far as it is numbers and functions.
 
-        Decorators hold much that runs change (caches, counts, flags).
+        Decorators hold more, which calls fill in and change (checks, caches).
         """
         words: list[Any] = []
         for value in values:
@@ -251,8 +249,8 @@ class Description:
                     self._methods[id(value)] = "a function that this is in"
                     self._methods[id(value)] = self._function(value, self._in_methods)
                 words.append(self._methods[id(value)])
-            else:
-                words.append(self.of(value) if _is_number(value) else _name(type(value)))
+            elif value is not None and _is_number(value):
+                words.append(self.of(value))
         return words
 
     def _class(self, kind: type) -> list[Any]:

@@ -72,7 +72,7 @@ class Provenance:
         False
         """
         masks = {"token_mask": token_mask, "measured": measured}
-        return begin_provenance(model, inputs, masks, settings or {})()
+        return cls(**vars(begin_provenance(model, inputs, masks, settings or {})()))
 
     @classmethod
     def joined(cls, parts: Sequence[Self], *, of_draws: bool = False) -> Self:
@@ -154,7 +154,8 @@ def begin_provenance(
             spec, seed, drawn_digests = drawn
             seed = seed if drawn_digests == digests else None
             facts = {"seed": seed, "spec": spec.digest(seed=seed), "network": spec.describe()}
-        said = {name: finish_mask() for name, finish_mask in named.items()} | switches | settings
+        digits = {name: finish_mask() for name, finish_mask in named.items()}
+        said = {**digits, **switches, **settings}
         return Provenance(
             model=name,
             weights=weights_digest(digests),

@@ -105,9 +105,9 @@ def trace(
     if kinds := own_modes(modules):
         settings["mode"] = f"evaluation, set without the train() that {', '.join(kinds)} has"
     masks = {"token_mask": mask.mask, "measured": measured}
-    passed = {**dict(enumerate(given.args)), **given.kwargs}
-    mappings = {place: each for place, each in passed.items() if isinstance(each, Mapping)}
-    whole = [given.by_name, mappings] if mappings else given.by_name  # there it is flattened
+    passed = [*enumerate(given.args), *given.kwargs.items()]
+    mappings = [place for place in passed if isinstance(place[1], Mapping)]
+    whole = [given.by_name, mappings] if mappings else given.by_name  # where they are flattened
     finish = begin_provenance(model, whole, masks, settings, tensors)
     seen = {"token_mask": mask.mask} if isinstance(model, Network) else {}
     with LeftAsFound() as found:
