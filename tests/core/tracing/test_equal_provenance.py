@@ -2,6 +2,7 @@
 
 import contextlib
 import random
+import re
 import types
 from collections import UserDict, deque, namedtuple
 from collections.abc import Callable, Iterator
@@ -22,7 +23,7 @@ from torch.nn.modules import module as torch_module
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from rankscope.core.tracing import Trace, trace
+from rankscope.core.tracing import Provenance, Trace, trace
 from rankscope.streams import stream
 
 WIDTH = 96
@@ -741,6 +742,16 @@ def test_weights_are_those_of_the_run_whatever_was_written_since(write):
     other = trace(net, X, metrics=["residual"])
     assert first.columns == late.columns != other.columns
     assert late.provenance == before != other.provenance
+
+
+def test_the_promise_is_stated_in_one_sentence():
+    def words(text: str) -> str:
+        return " ".join(text.replace("`", "").split())
+
+    (promise,) = re.findall(r"Equal provenance means.*?module\.", words(Provenance.__doc__))
+    root = Path(__file__).parents[3]
+    for page in ("README.md", "docs/architecture.md"):
+        assert f'"{promise}"' in words((root / page).read_text("utf-8"))
 
 
 def test_there_are_as_many_pairs_as_were_tried_before():
