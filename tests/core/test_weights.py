@@ -10,7 +10,6 @@ from torch import nn
 from rankscope.core import weights
 from rankscope.core.weights import (
     _KEYS,
-    Survey,
     _copied,
     _mixed,
     _mixed_by_torch,
@@ -244,7 +243,7 @@ def test_what_is_remembered_has_a_limit(monkeypatch):
         assert 1 <= len(weights._FINITE) <= 4
 
 
-# Digests in two steps, and stamps.
+# Digests in two steps, and tensors that are made of others.
 
 
 @pytest.mark.parametrize("shape", [(3,), LARGE], ids=str)
@@ -260,48 +259,30 @@ def test_a_digest_is_of_what_was_there_when_it_was_begun(shape):
     assert finish()["it"] == before
 
 
-COUNTED = {
-    "written to": lambda tensor: tensor.mul_(2),
-    "one entry": lambda tensor: tensor[0, 0].add_(1),
-    "through a view": lambda tensor: tensor.view(-1)[:3].zero_(),
-    "in inference": lambda tensor: torch.inference_mode()(tensor.mul_)(2),
-    "other numbers": lambda tensor: tensor.set_(numbers(64, 300, seed=1)),
-    "turned": lambda tensor: tensor.t_(),
+OTHERS = {
+    "sparse": lambda tensor: tensor.to_sparse(),
+    "uncoalesced": lambda tensor: torch.sparse_coo_tensor([[1, 1]], tensor[0, :2], (3,)),
+    "compressed rows": lambda tensor: tensor.to_sparse_csr(),
+    "compressed columns": lambda tensor: tensor.to_sparse_csc(),
+    "blocks of rows": lambda tensor: tensor.to_sparse_bsr((2, 2)),
+    "nested": lambda tensor: torch.nested.nested_tensor([tensor[0], tensor[1, :3]]),
+    "nested, jagged": lambda tensor: torch.nested.nested_tensor(
+        [tensor[0], tensor[1, :3]], layout=torch.jagged
+    ),
+    "oneDNN": lambda tensor: tensor.to_mkldnn(),
+    "quantised": lambda tensor: torch.quantize_per_tensor(tensor, 0.1, 0, torch.qint8),
 }
-UNCOUNTED = {
-    "data": lambda tensor: tensor.data.mul_(2),
-    "numpy": lambda tensor: tensor.detach().numpy().fill(3),
-    "a fused optimiser": lambda tensor: fused_step(tensor),
-}
 
 
-def fused_step(tensor):
-    tensor.grad = torch.ones_like(tensor)
-    torch.optim.Adam([tensor], lr=1e-6, fused=True).step()
+@pytest.mark.parametrize("kind", OTHERS)
+@pytest.mark.filterwarnings("ignore")  # sparse, nested and quantised tensors warn when made
+def test_every_number_of_a_tensor_that_is_made_of_others_counts(kind):
+    make, tensor, other = OTHERS[kind], numbers(4, 6), numbers(4, 6)
+    other[0, 1] += 1
+    assert name(make(tensor)) == name(make(tensor.clone())) != name(make(other))
 
 
-@pytest.mark.parametrize("way", COUNTED)
-def test_a_stamp_follows_what_pytorch_counts(way):
-    tensor = numbers(*LARGE)
-    before = Survey.of([tensor]).stamps
-    assert Survey.of([tensor]).stamps == before
-    COUNTED[way](tensor)
-    assert Survey.of([tensor]).stamps != before
-
-
-@pytest.mark.parametrize("way", UNCOUNTED)
-def test_sampled_numbers_show_most_of_what_it_does_not(way):
-    """If PyTorch counts them one day, fewer need to be sampled."""
-    tensor = nn.Parameter(numbers(*LARGE))
-    known, (before,) = Survey.of([tensor]).stamps, Survey.of([tensor]).numbers
-    UNCOUNTED[way](tensor)
-    assert Survey.of([tensor]).stamps == known
-    assert not torch.equal(*Survey.of([tensor]).numbers, before)
-
-
-@pytest.mark.parametrize("kind", ODD)
-@pytest.mark.filterwarnings("ignore")
-def test_what_has_no_plain_numbers_has_a_stamp_too(kind):
-    tensor = ODD[kind]()
-    assert Survey.of([tensor]).stamps == Survey.of([tensor]).stamps
-    assert len(Survey.of([tensor, tensor]).numbers) <= 1
+def test_places_in_a_sparse_tensor_count():
+    one, other = (torch.eye(3).roll(k, 0).to_sparse() for k in (0, 1))
+    assert torch.equal(one.coalesce().values(), other.coalesce().values())
+    assert name(one) != name(other)

@@ -1,14 +1,12 @@
-"""What a model's tensors are: digests that any changed number changes, stamps that cost no reading,
-and which numbers are not finite.
-"""
+"""What a model's tensors are: digests that any changed number changes, and which are not finite."""
 
 import hashlib
 import weakref
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
@@ -26,7 +24,6 @@ _KEY_ROWS = np.tile(_KEYS, (_ROWS_AT_ONCE, 1))
 """The keys once for each row: NumPy takes half as long to add tables of one shape."""
 _MANY_BYTES = 2**24
 """From here on, starting threads costs less than it saves."""
-_SAMPLED = 64
 
 
 # A model's tensors.
@@ -94,7 +91,7 @@ def tensor_digests(tensors: Mapping[str, Tensor]) -> dict[str, str]:
     bytes, each row is mixed into one word, modulo 2⁶⁴ and so exactly wherever it is computed, and
     those are hashed. Two tensors that were not made to deceive it have one digest with a
     probability of about 2⁻³².
-    What has no numbers to read (on disk, sparse) is known by its shape and dtype.
+    What has no numbers to read (on disk) is known by its shape and dtype.
     """
     return begin_digests(tensors)()
 
@@ -116,12 +113,15 @@ def begin_digests(tensors: Mapping[str, Tensor]) -> Callable[[], dict[str, str]]
         }
         return {name: digests[key] for name, key in keys.items()}
 
-    return finish
+    if any(piece.device.type != "cpu" for some in pieces for piece in some):
+        return finish
+    digests = finish()  # nothing to wait for, and less to keep
+    return lambda: digests
 
 
 def _kind(tensor: Tensor) -> bytes:
     shape = None if is_lazy(tensor) or tensor.is_nested else tuple(tensor.shape)
-    return repr((shape, tensor.dtype)).encode()
+    return repr((shape, tensor.dtype, *map(_kind, _parts(tensor)))).encode()
 
 
 def _is_readable(tensor: Tensor) -> bool:
@@ -130,23 +130,36 @@ def _is_readable(tensor: Tensor) -> bool:
     return not (strange or lazy or tensor.is_meta or hasattr(tensor, "__tensor_flatten__"))
 
 
-def _inner(tensor: Tensor) -> list[Tensor]:
-    """What a tensor is made of, if it is made of others, as quantisation leaves them behind."""
-    if not hasattr(tensor, "__tensor_flatten__"):
-        return []
-    names, _ = tensor.__tensor_flatten__()
-    return [getattr(tensor, name) for name in names]
+_SPARSE = {
+    torch.sparse_coo: ("_indices", "_values"),  # as they lie: no sum waits for the device
+    torch.sparse_csr: ("crow_indices", "col_indices", "values"),
+    torch.sparse_bsr: ("crow_indices", "col_indices", "values"),
+    torch.sparse_csc: ("ccol_indices", "row_indices", "values"),
+    torch.sparse_bsc: ("ccol_indices", "row_indices", "values"),
+}
+
+
+def _parts(tensor: Tensor) -> list[Tensor]:
+    """What a tensor is made of, if it is made of others: sparse, nested, quantised by a library."""
+    if hasattr(tensor, "__tensor_flatten__"):
+        names, _ = tensor.__tensor_flatten__()
+        return [getattr(tensor, name) for name in names]
+    if tensor.is_nested:
+        return list(tensor.unbind())
+    return [getattr(tensor.detach(), name)() for name in _SPARSE.get(tensor.layout, ())]
 
 
 def _pieces(tensor: Tensor) -> list[Tensor]:
     """What is hashed of a tensor, as bytes on its own device."""
-    if inner := _inner(tensor):
-        return [piece for part in inner for piece in _pieces(part)]
-    if tensor.is_quantized:
-        return _pieces(tensor.dequantize())
+    if parts := _parts(tensor):
+        return [piece for part in parts for piece in _pieces(part)]
+    if tensor.is_quantized or tensor.is_mkldnn:
+        return _pieces(tensor.dequantize() if tensor.is_quantized else tensor.to_dense())
     if not _is_readable(tensor) or not tensor.numel():
         return []
-    flat = tensor.detach().resolve_conj().resolve_neg().contiguous().flatten().view(torch.uint8)
+    if tensor.is_conj() or tensor.is_neg():
+        tensor = tensor.resolve_conj().resolve_neg()
+    flat = tensor.detach().reshape(-1).view(torch.uint8)
     rows = len(flat) // (8 * _WORDS)
     table, rest = flat[: rows * 8 * _WORDS], flat[rows * 8 * _WORDS :].clone()
     return [_mixed(table, rows).view(torch.uint8), rest] if rows else [rest]
@@ -225,57 +238,6 @@ def _copied(pieces: Sequence[Tensor], device: torch.device) -> Iterator[bytes]:
         start += len(piece)
 
 
-# Stamps, which read few numbers and wait for none.
-
-Stamp = tuple[Any, ...]
-"""Where a tensor's numbers lie, and in the end how often PyTorch has seen them written to."""
-
-
-def stamps_of(tensors: Iterable[Tensor]) -> list[Stamp]:
-    """Of each; what holds tensors of its own has theirs."""
-    stamps: list[Stamp] = []
-    for tensor in tensors:
-        if not _is_readable(tensor):
-            stamps.append((_kind(tensor), tensor.device, *stamps_of(_inner(tensor))))
-            continue
-        writes = None if tensor.is_inference() else tensor._version
-        stamps.append((tensor.shape, tensor.dtype, tensor.data_ptr(), tensor.stride(), writes))
-    return stamps
-
-
-class Survey(NamedTuple):
-    """What tensors look like without being read: stamps, some numbers of each, and their size.
-
-    Equal stamps are no proof: PyTorch does not count what is written through ``.data`` or NumPy, or
-    by its own fused optimisers. Numbers show that too, but for a few places.
-    """
-
-    stamps: list[Stamp]
-    numbers: list[Tensor]
-    size: int
-
-    @classmethod
-    def of(cls, tensors: Iterable[Tensor]) -> "Survey":
-        """As they are now; no device is waited for."""
-        tensors = list(tensors)
-        alike: dict[tuple[torch.device, torch.dtype], list[Tensor]] = defaultdict(list)
-        size = 0
-        for tensor in filter(_is_readable, tensors):
-            size += tensor.nbytes
-            if count := tensor.numel():
-                step = max(1, count // _SAMPLED)
-                dense = tensor if tensor.is_contiguous() else tensor.contiguous()
-                some = dense.detach().as_strided((min(count, _SAMPLED),), (step,))
-                alike[tensor.device, tensor.dtype].append(some)
-        numbers = [torch.cat(some).view(torch.uint8) for some in alike.values()]
-        return cls(stamps_of(tensors), numbers, size)
-
-    def is_still(self, now: "Survey") -> bool:
-        """Whether the tensors are what they were, as far as can be seen."""
-        same = (torch.equal(old, new) for old, new in zip(self.numbers, now.numbers, strict=True))
-        return self.stamps == now.stamps and all(same)
-
-
 # Numbers that are none.
 
 
@@ -283,16 +245,15 @@ def refuse_broken(
     model: nn.Module,
     blocks: Sequence[nn.Module],
     tensors: Mapping[str, Tensor] | None = None,
-    stamps: Sequence[Stamp] | None = None,
 ) -> dict[str, str]:
     """Raise if a weight of the blocks is NaN or infinite; say which others are, and what is unread.
 
     PyTorch's fused attention gives zeros for rows of NaN, so that broken weights would read as
     tokens that are all alike. Buffers may hold infinity: masks are kept in them.
-    ``tensors`` are those of ``named_tensors``, and ``stamps`` theirs, for callers that have them.
+    ``tensors`` are those of ``named_tensors``, for callers that have them.
     """
     tensors = named_tensors(model) if tensors is None else tensors
-    broken = not_finite(tensors, stamps=stamps)
+    broken = not_finite(tensors)
     if broken:
         buffers = dict(model.named_buffers(remove_duplicate=False))
         masks = {name: tensors[name] for name in broken if name in buffers}
@@ -312,8 +273,8 @@ def refuse_broken(
     elsewhere = sum(tensor.is_meta for tensor in tensors.values())
     if elsewhere:
         settings["unread weights"] = (
-            f"{elsewhere} of {len(tensors)} are offloaded to disk; the digest knows their "
-            "shapes alone, and whether they are finite was not looked at"
+            f"{elsewhere} of {len(tensors)} are offloaded to disk; whether they are finite was "
+            "not looked at"
         )
     return settings
 
@@ -331,26 +292,31 @@ def _layers(model: nn.Module, blocks: Sequence[nn.Module]) -> dict[str, int]:
     return {name: first[id(each)] for name, each in named if id(each) in first}
 
 
+Stamp = tuple[Any, ...]
+"""Where a tensor's numbers lie, and in the end how often PyTorch has seen them written to."""
 _FINITE: dict[int, tuple["weakref.ref[Tensor]", Stamp]] = {}
 """Tensors by identity, with the stamps they had when they were read and found finite."""
 _MOST_REMEMBERED = 2**16
 
 
-def not_finite(
-    named: Mapping[str, Tensor], *, infinity: bool = False, stamps: Sequence[Stamp] | None = None
-) -> list[str]:
+def _stamp(tensor: Tensor) -> Stamp:
+    writes = None if tensor.is_inference() else tensor._version
+    return tensor.shape, tensor.dtype, tensor.data_ptr(), tensor.stride(), writes
+
+
+def not_finite(named: Mapping[str, Tensor], *, infinity: bool = False) -> list[str]:
     """The names of tensors that hold NaN, or infinity unless that is allowed.
 
     One that was found finite, and that PyTorch has seen no write to, is not read again.
     """
-    stamps = stamps_of(named.values()) if stamps is None else stamps
     unknown: dict[torch.device, dict[str, Stamp]] = defaultdict(dict)
-    for (name, tensor), stamp in zip(named.items(), stamps, strict=False):
-        known, before = _FINITE.get(id(tensor), (None, None))
-        is_known = known is not None and known() is tensor and before == stamp
+    for name, tensor in named.items():
         is_real = tensor.is_floating_point() or tensor.is_complex()
-        has_numbers = is_real and _is_readable(tensor) and tensor.numel() > 0
-        if has_numbers and not (is_known and stamp[-1] is not None):
+        if not (is_real and _is_readable(tensor) and tensor.numel() > 0):
+            continue
+        stamp, (known, before) = _stamp(tensor), _FINITE.get(id(tensor), (None, None))
+        is_known = known is not None and known() is tensor and before == stamp
+        if not is_known or stamp[-1] is None:
             unknown[tensor.device][name] = stamp
     if len(_FINITE) > _MOST_REMEMBERED:
         _FINITE.clear()

@@ -31,7 +31,8 @@ def fingerprint(content: Any, *, digits: int = 12) -> str:
 def folder_fingerprint(folder: Path) -> str:
     """Twelve hex digits that name the files of a folder: their names, sizes and contents.
 
-    Large files are looked at in evenly spaced places, which tells any two sets of weights apart.
+    Large files are looked at in evenly spaced places: weights of another training are told apart, a
+    single number that was changed may not be.
     """
     found = hashlib.sha256()
     for path in sorted(each for each in folder.iterdir() if each.is_file()):

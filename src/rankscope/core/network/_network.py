@@ -2,7 +2,7 @@
 
 import copy
 from collections import defaultdict, deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import fields, replace
 from typing import Self, cast
 
@@ -68,17 +68,14 @@ class Network(nn.Module):
     @property
     def seed(self) -> int | None:
         """The seed the weights were drawn with; None once any of them is another number."""
-        return None if self._seed is None else self.drawn_with(tensor_digests(self._places()))
+        is_drawn = self._seed is not None and self._drawn == tensor_digests(self._places())
+        return self._seed if is_drawn else None
 
     @seed.setter
     def seed(self, seed: int | None) -> None:
         """Say that the weights, as they are now, were drawn with this seed."""
         self._seed = seed
         self._drawn = {} if seed is None else tensor_digests(self._places())
-
-    def drawn_with(self, digests: Mapping[str, str]) -> int | None:
-        """``seed``, for who has the tensors' digests already."""
-        return self._seed if self._drawn == digests else None
 
     @classmethod
     def from_matrices(

@@ -24,7 +24,7 @@ from rankscope.core.metrics import (
     spectra,
 )
 from rankscope.core.shapes import Hidden, TokenMask
-from rankscope.core.tracing._provenance import function_name
+from rankscope.core.tracing._described import function_name
 from rankscope.errors import InputError, RankscopeError, ShapeError
 from rankscope.metric_catalogue import METRICS, Of
 

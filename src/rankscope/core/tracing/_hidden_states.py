@@ -7,8 +7,8 @@ import torch
 from torch import Tensor, nn
 
 from rankscope.core.network import Network
+from rankscope.core.tracing._described import function_name
 from rankscope.core.tracing._inputs import Ids
-from rankscope.core.tracing._provenance import function_name
 from rankscope.errors import InputError, ShapeError
 
 _USUAL_NAMES = ("hidden_states", "last_hidden_state", "x", "src", "input")

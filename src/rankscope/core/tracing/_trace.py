@@ -19,7 +19,7 @@ from rankscope.core.tracing._hidden_states import Layout, LayoutChoice, Output, 
 from rankscope.core.tracing._inputs import Place, given_to, ids_among
 from rankscope.core.tracing._left_as_found import LeftAsFound, own_modes
 from rankscope.core.tracing._masks import TokenChoice, choose_mask
-from rankscope.core.tracing._provenance import ModelState, Origin, Provenance
+from rankscope.core.tracing._provenance import Provenance, begin_provenance
 from rankscope.core.tracing._recorder import Recorder
 from rankscope.core.weights import named_tensors, refuse_broken
 from rankscope.errors import InputError, KindError
@@ -100,24 +100,25 @@ def trace(
         tokens=TokenChoice(mask, measured, ids, place.model_type),
     )
     modules, tensors = list(model.modules()), named_tensors(model)
-    state = ModelState(model, tensors)
     settings = {"metrics": ", ".join(map(str, measures)), "stack": stack.words}
-    settings |= refuse_broken(model, stack.blocks, tensors, state.stamps)
+    settings |= refuse_broken(model, stack.blocks, tensors)
     if kinds := own_modes(modules):
         settings["mode"] = f"evaluation, set without the train() that {', '.join(kinds)} has"
     masks = {"token_mask": mask.mask, "measured": measured}
-    tell = Origin.begin(given.by_name, masks, settings)
+    passed = [*enumerate(given.args), *given.kwargs.items()]
+    mappings = [place for place in passed if isinstance(place[1], Mapping)]
+    whole = [given.by_name, mappings] if mappings else given.by_name  # where they are flattened
+    finish = begin_provenance(model, whole, masks, settings, tensors)
     seen = {"token_mask": mask.mask} if isinstance(model, Network) else {}
     with LeftAsFound() as found:
         found.without_gradients()
         found.evaluate(modules)
         recorder.listen(found)
         model(*given.args, **{**given.kwargs, **seen})
-        state.sampled()  # now, while a GPU is still at work
         settings |= recorder.finish(elsewhere=found.elsewhere)
     if found.drawn:
         settings["random numbers"] = found.drawn
-    return Trace._of(recorder.columns(), Origin(state, tell))
+    return Trace._of(recorder.columns(), finish)
 
 
 @checked
@@ -157,18 +158,18 @@ class Trace:
     provenance: Provenance
 
     @classmethod
-    def _of(cls, columns: Columns, origin: Origin) -> Self:
+    def _of(cls, columns: Columns, finish: Callable[[], Provenance]) -> Self:
         """A trace whose provenance has not been read."""
         made = object.__new__(cls)
-        vars(made).update(columns=columns, _origin=origin)
+        vars(made).update(columns=columns, _finish=finish)
         return made
 
     def __getattr__(self, name: str) -> Any:
-        origin: Origin | None = vars(self).get("_origin")
-        if name != "provenance" or origin is None:
+        finish: Callable[[], Provenance] | None = vars(self).get("_finish")
+        if name != "provenance" or finish is None:
             raise AttributeError(f"a Trace has no {name!r}")
-        vars(self)["provenance"] = provenance = origin.tell(origin.state.facts)
-        del vars(self)["_origin"]  # and the model with it
+        vars(self)["provenance"] = provenance = finish()
+        del vars(self)["_finish"]
         return provenance
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -291,9 +292,5 @@ class Trace:
             for name, values in each.items():
                 columns[name] += [first + s for s in values] if name == "sample" else values
             first = max(columns["sample"]) + 1
-        origin = Origin.joined([vars(one).get("_origin") for one in traces])
-        if origin is not None and not of_draws:
-            return cls._of(columns, origin)
-        return cls(
-            columns, Provenance.joined([one.provenance for one in traces], of_draws=of_draws)
-        )
+        origins = [one.provenance for one in traces]
+        return cls(columns, Provenance.joined(origins, of_draws=of_draws))
