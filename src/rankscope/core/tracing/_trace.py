@@ -108,16 +108,17 @@ def trace(
     masks = {"token_mask": mask.mask, "measured": measured}
     tell = Origin.begin(given.by_name, masks, settings)
     seen = {"token_mask": mask.mask} if isinstance(model, Network) else {}
-    with LeftAsFound() as found:
+    with LeftAsFound() as found, found:
         found.without_gradients()
         found.evaluate(modules)
         recorder.listen(found)
         model(*given.args, **{**given.kwargs, **seen})
         state.sampled()  # now, while a GPU is still at work
         settings |= recorder.finish(elsewhere=found.elsewhere)
+        columns = recorder.columns()
     if found.drawn:
         settings["random numbers"] = found.drawn
-    return Trace._of(recorder.columns(), Origin(state, tell))
+    return Trace._of(columns, Origin(state, tell))
 
 
 @checked
