@@ -218,10 +218,14 @@ def test_what_cannot_be_undone_keeps_nothing_else_from_it():
         undone.append(1)
         raise RuntimeError("the device is lost")
 
-    with pytest.raises(RuntimeError, match="device is lost"), LeftAsFound() as found, found:
-        found.evaluate([model])
-        found.change(lambda: None, fail)
-        found.after(model, print)
+    def run():
+        with LeftAsFound() as found, found:
+            found.evaluate([model])
+            found.change(lambda: None, fail)
+            found.after(model, print)
+
+    with pytest.raises(RuntimeError, match="device is lost"):
+        run()
     assert model.training
     assert not model._forward_hooks
     assert not _left_as_found._shared
