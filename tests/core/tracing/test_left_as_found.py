@@ -219,7 +219,7 @@ def test_what_cannot_be_undone_keeps_nothing_else_from_it():
         raise RuntimeError("the device is lost")
 
     def run():
-        with LeftAsFound() as found, found:
+        with LeftAsFound() as found, found, found, found:
             found.evaluate([model])
             found.change(lambda: None, fail)
             found.after(model, print)
@@ -232,9 +232,9 @@ def test_what_cannot_be_undone_keeps_nothing_else_from_it():
     assert undone
 
 
-def test_it_has_to_be_entered_twice():
+def test_it_has_to_be_entered_more_than_once():
     """Else an interrupt before the first instruction of its exit would leave everything."""
-    with pytest.raises(AssertionError, match="twice"), LeftAsFound() as found:
+    with pytest.raises(AssertionError, match="found, found"), LeftAsFound() as found:
         found.evaluate([nn.Dropout()])
 
 
@@ -254,7 +254,7 @@ def test_a_context_that_was_interrupted_does_not_go_on_later():
             raise KeyboardInterrupt
 
     def run():
-        with LeftAsFound() as found, found:
+        with LeftAsFound() as found, found, found, found:
             found.without_gradients()
             with closing():
                 sys.setprofile(interrupt)

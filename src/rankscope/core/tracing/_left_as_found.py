@@ -39,9 +39,10 @@ class LeftAsFound:
     """Changes a run needs for its own time: hooks, modes, no gradients, nothing compiled.
 
     An interrupt (Ctrl-C) may come between any two instructions, also before the first of an
-    ``__exit__``. So this is entered twice, ``with LeftAsFound() as found, found:``, and whatever
-    one exit was kept from undoing, the other undoes. How to undo a change is written down before it
-    is made, and an undo does no harm when it is called again, or for a change that was not made.
+    ``__exit__``. So this is entered again and again, ``with LeftAsFound() as found, found, found,
+    found:``, and what one exit was kept from undoing, the next undoes: one more would be enough for
+    a single interrupt, and these are for several close together. How to undo a change is written
+    down before it is made, and an undo may be called again, or for a change that was not made.
     """
 
     def __init__(self) -> None:
@@ -89,7 +90,7 @@ class LeftAsFound:
 
     def change(self, make: Callable[[], object], undo: Undo) -> None:
         """Make a change now and undo it in the end, each while no other thread does so."""
-        assert self._entered == 2, "enter it twice: with LeftAsFound() as found, found"
+        assert self._entered == 4, "use with LeftAsFound() as found, found, found, found"
         self._undo.append(undo)
         self._alone(make)
 
@@ -126,8 +127,9 @@ class LeftAsFound:
             hooks[number] = here
 
         def remove() -> None:
-            for place in (hooks, *flags):
-                place.pop(number, None)
+            hooks.pop(number, None)
+            for flag in flags:
+                flag.pop(number, None)
 
         self.change(register, remove)
 
@@ -220,7 +222,7 @@ def evaluating(model: nn.Module) -> Iterator[None]:
     Contexts may be nested, and several threads may be in one for the same model: it goes back when
     the last one leaves. No ``train()`` or ``eval()`` is called.
     """
-    with LeftAsFound() as found, found:
+    with LeftAsFound() as found, found, found, found:
         found.evaluate(list(model.modules()))
         yield
 

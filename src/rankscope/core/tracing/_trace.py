@@ -108,7 +108,7 @@ def trace(
     masks = {"token_mask": mask.mask, "measured": measured}
     tell = Origin.begin(given.by_name, masks, settings)
     seen = {"token_mask": mask.mask} if isinstance(model, Network) else {}
-    with LeftAsFound() as found, found:
+    with LeftAsFound() as found, found, found, found:
         found.without_gradients()
         found.evaluate(modules)
         recorder.listen(found)
