@@ -209,9 +209,9 @@ def test_flex_attention_stays_compiled_and_what_is_lost_with_it_is_refused(token
 
 def test_what_was_chosen_before_is_chosen_again():
     with torch.compiler.set_stance("fail_on_recompile"):
-        with LeftAsFound() as one, LeftAsFound() as other:
+        with LeftAsFound() as one, one, one, one, LeftAsFound() as two, two, two, two:
             one.run_as_written()
-            other.run_as_written()
+            two.run_as_written()
             assert torch._dynamo.eval_frame._stance.stance == "force_eager"
         assert torch._dynamo.eval_frame._stance.stance == "fail_on_recompile"
 
@@ -219,6 +219,6 @@ def test_what_was_chosen_before_is_chosen_again():
 def test_nothing_is_imported_where_nothing_was_compiled(monkeypatch):
     monkeypatch.delitem(sys.modules, "torch._dynamo.eval_frame")
     monkeypatch.setattr(torch.compiler, "set_stance", pytest.fail)
-    with LeftAsFound() as found:
+    with LeftAsFound() as found, found, found, found:
         found.run_as_written()
         assert "torch._dynamo.eval_frame" not in sys.modules

@@ -3,6 +3,7 @@
 import importlib
 import random
 import sys
+from contextlib import contextmanager
 
 import pytest
 import torch
@@ -169,10 +170,9 @@ class Ending:
     def __init__(self, at):
         self.at, self.events = at, 0
 
-    def __call__(self, frame, event, _argument):
-        leaving = frame.f_code is LeftAsFound.__exit__.__code__ and event == "call"
-        self.events += not leaving  # the one place where nothing can be undone yet
-        if self.events == self.at and not leaving:
+    def __call__(self, _frame, _event, _argument):
+        self.events += 1
+        if self.events == self.at:
             raise KeyboardInterrupt
 
 
@@ -208,5 +208,61 @@ def test_an_interrupt_at_any_moment():
         assert torch.overrides._get_current_function_mode() is None
         assert transformers.modeling_utils.AttentionInterface.get_interface is function
     assert all(module.training for module in model.modules())
-    assert not _left_as_found._modes
-    assert not _left_as_found._random
+    assert not _left_as_found._shared
+
+
+def test_what_cannot_be_undone_keeps_nothing_else_from_it():
+    model, undone = nn.Dropout(), []
+
+    def fail():
+        undone.append(1)
+        raise RuntimeError("the device is lost")
+
+    def run():
+        with LeftAsFound() as found, found, found, found:
+            found.evaluate([model])
+            found.change(lambda: None, fail)
+            found.after(model, print)
+
+    with pytest.raises(RuntimeError, match="device is lost"):
+        run()
+    assert model.training
+    assert not model._forward_hooks
+    assert not _left_as_found._shared
+    assert undone
+
+
+def test_it_has_to_be_entered_more_than_once():
+    """Else an interrupt before the first instruction of its exit would leave everything."""
+    with pytest.raises(AssertionError, match="found, found"), LeftAsFound() as found:
+        found.evaluate([nn.Dropout()])
+
+
+def test_a_context_that_was_interrupted_does_not_go_on_later():
+    """As one whose generator is freed with the traceback would."""
+    events = []
+
+    @contextmanager
+    def closing():
+        try:
+            yield
+        finally:
+            events.append("closed")
+
+    def interrupt(frame, event, _argument):
+        if event == "call" and frame.f_code is type(closing()).__exit__.__code__:
+            raise KeyboardInterrupt
+
+    def run():
+        with LeftAsFound() as found, found, found, found:
+            found.without_gradients()
+            with closing():
+                sys.setprofile(interrupt)
+
+    try:
+        run()
+    except KeyboardInterrupt:
+        assert events == ["closed"]
+    finally:
+        sys.setprofile(None)
+    assert events == ["closed"]

@@ -10,7 +10,7 @@ from rankscope.core.tracing._left_as_found import LeftAsFound
 def watched_attention(callback, model):
     """Call ``callback(module, scores)`` for each self-attention, and judge the readings."""
     watch = AttentionWatch(callback, model)
-    with LeftAsFound() as found:
+    with LeftAsFound() as found, found, found, found:
         watch.listen(found)
         yield watch
     watch.judge()

@@ -16,7 +16,7 @@ from torch.overrides import TorchFunctionMode
 from rankscope.core.metrics import AttentionScores, GatheredPeaks
 from rankscope.core.tracing._attention_reading import Call, mismatch, read
 from rankscope.core.tracing._figures import Fault, own_precision
-from rankscope.core.tracing._left_as_found import LeftAsFound
+from rankscope.core.tracing._left_as_found import LeftAsFound, hold, release
 from rankscope.errors import ModelError
 
 OnAttention = Callable[[nn.Module, AttentionScores], None]
@@ -31,33 +31,29 @@ _SIGNATURE = inspect.signature(multi_head_attention_forward)
 # Transformers' attention interface, listened to.
 
 
-_lock = threading.RLock()
 _here = threading.local()
-_listening: set["Listener"] = set()
 _originals: list[Any] = []
 """What ``AttentionInterface.get_interface`` was; kept for calls that are under way elsewhere."""
 
 
 def listen(found: LeftAsFound, listener: "Listener") -> None:
     """Have a listener told of attention in this thread, with others that may be there."""
-    found.undo_later(partial(_stop_listening, listener))
     kind = getattr(sys.modules.get("transformers.modeling_utils"), "AttentionInterface", None)
-    with _lock:
-        _listening.add(listener)
-        if kind is not None and kind.get_interface is not _get_interface:
-            _originals[:] = [kind.get_interface]
+
+    def start() -> None:
+        if kind is not None:
+            if kind.get_interface is not _get_interface:
+                _originals[:] = [kind.get_interface]
+            hold("interface", found, partial(setattr, kind, "get_interface", _originals[0]))
             kind.get_interface = _get_interface
-    _here.listeners = (*getattr(_here, "listeners", ()), listener)
+        _here.listeners = (*getattr(_here, "listeners", ()), listener)
 
+    def stop() -> None:
+        others = getattr(_here, "listeners", ())
+        _here.listeners = tuple(other for other in others if other is not listener)
+        release(["interface"], found)
 
-def _stop_listening(listener: "Listener") -> None:
-    others = getattr(_here, "listeners", ())
-    _here.listeners = tuple(other for other in others if other is not listener)
-    kind = getattr(sys.modules.get("transformers.modeling_utils"), "AttentionInterface", None)
-    with _lock:
-        _listening.discard(listener)
-        if not _listening and kind is not None and kind.get_interface is _get_interface:
-            kind.get_interface = _originals[0]
+    found.change(start, stop)
 
 
 def _get_interface(interface: Any, attn_implementation: Any, default: Callable[..., Any]) -> Any:
@@ -220,7 +216,6 @@ class OverflowWatch(TorchFunctionMode):
 
     def listen(self, found: LeftAsFound) -> None:
         """Be ready for the first block."""
-        found.undo_later(self.end)
         if self._all_heard:
             listen(found, self)
 

@@ -162,7 +162,7 @@ def with_replaced_state(blocks: Sequence[nn.Module], state: Tensor, run: Callabl
             return output
         return state if isinstance(output, Tensor) else (state, *output[1:])
 
-    with LeftAsFound() as found:
+    with LeftAsFound() as found, found, found, found:
         found.without_gradients()
         for block in dict.fromkeys(blocks):
             found.after(block, replace)
@@ -187,7 +187,7 @@ def captured_input(blocks: Sequence[nn.Module], run: Callable[[], object]) -> Te
 
     if not blocks:
         raise InputError("there is no block whose input could be captured; give at least one.")
-    with LeftAsFound() as found:
+    with LeftAsFound() as found, found, found, found:
         found.without_gradients()
         found.before(blocks[0], stop)
         with suppress(_EnoughError):
@@ -212,7 +212,7 @@ def captured_states(blocks: Sequence[nn.Module], run: Callable[[], object]) -> l
     def after(_block: nn.Module, _args: tuple[Any, ...], output: Any) -> None:
         states.append(first_tensor(output).clone())
 
-    with LeftAsFound() as found:
+    with LeftAsFound() as found, found, found, found:
         found.without_gradients()
         for block in dict.fromkeys(blocks):
             found.before(block, before)

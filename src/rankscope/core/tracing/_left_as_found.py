@@ -1,12 +1,15 @@
 """A model that is run in evaluation mode, with hooks on its modules, and left as it was found."""
 
 import hashlib
+import operator
 import random
 import sys
 import threading
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from contextlib import _GeneratorContextManager, contextmanager, suppress
 from functools import partial
+from itertools import count
+from traceback import walk_tb
 from typing import Any, NamedTuple, Self
 
 import numpy as np
@@ -17,76 +20,123 @@ from rankscope.arguments import checked
 from rankscope.core.tracing._inputs import from_config
 
 Hook = Callable[..., Any]
+Undo = Callable[[], object]
 
 _lock = threading.RLock()
-"""For all that threads share. Hooks too: PyTorch numbers them with a plain counter, and two threads
-that register at once could get the same number."""
+"""For all that threads share."""
+_PATIENCE = 100
+"""Interruptions and errors after which an undo that fails is not tried again."""
+_numbers = count(-1, -1)
+"""Keys of our hooks. PyTorch counts its own upwards from 0, in a way that threads can disturb."""
+
+_CONTEXT_CODE = {
+    _GeneratorContextManager.__enter__.__code__,
+    _GeneratorContextManager.__exit__.__code__,
+}
 
 
 class LeftAsFound:
     """Changes a run needs for its own time: hooks, modes, no gradients, nothing compiled.
 
-    Each is written down before it is made, and to undo one twice does no harm, so that an interrupt
-    (Ctrl-C) at any moment leaves nothing behind. Modes, random states and the compiler's stance are
-    shared by all threads: they go back when the last one leaves.
+    An interrupt (Ctrl-C) may come between any two instructions, also before the first of an
+    ``__exit__``. So this is entered again and again, ``with LeftAsFound() as found, found, found,
+    found:``, and what one exit was kept from undoing, the next undoes: one more would be enough for
+    a single interrupt, and these are for several close together. How to undo a change is written
+    down before it is made, and an undo may be called again, or for a change that was not made.
     """
 
     def __init__(self) -> None:
-        self._undo: list[Callable[[], object]] = []
+        self._undo: list[Undo] = []
+        self._entered = 0
+        self._handled = sys.exc_info()[1]  # by the caller
+        self._in_lock = False
         self._thread = threading.get_ident()
         self._eager = False
+        self._states: _RandomStates | None = None
         self.elsewhere = 0
         """How often hooked modules ran in other threads, whose calls are none of ours."""
         self.drawn = ""
         """What the run drew from the global random states, once they are put back."""
 
     def __enter__(self) -> Self:
+        self._entered += 1
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, _kind: object, error: BaseException | None, _traceback: object) -> None:
         try:
+            if self._undo and error is not None:
+                self._undo.append(partial(_close_contexts, error, self._handled))
             self._put_back()
         finally:  # again, if that was interrupted
             self._put_back()
 
     def _put_back(self) -> None:
+        """Undo all changes, the last first; what interrupts this is raised when it is done."""
+        interruption, failures = None, 0
         while self._undo:
-            with _lock:
-                self._undo[-1]()
-            self._undo.pop()
+            try:
+                while self._undo:
+                    self._alone(self._undo[-1])
+                    self._undo.pop()
+            except BaseException as error:
+                interruption, failures = error, failures + 1
+                if failures > _PATIENCE:
+                    self._undo.pop()
+        if interruption is not None:
+            try:
+                raise interruption
+            finally:
+                del interruption  # which holds this frame, and with it the model
 
-    def undo_later(self, undo: Callable[[], object]) -> None:
-        """Have something undone in the end that is about to be done; it may be called twice."""
+    def change(self, make: Callable[[], object], undo: Undo) -> None:
+        """Make a change now and undo it in the end, each while no other thread does so."""
+        assert self._entered == 4, "use with LeftAsFound() as found, found, found, found"
         self._undo.append(undo)
+        self._alone(make)
+
+    def _alone(self, call: Callable[[], object]) -> None:
+        if self._in_lock:  # an exception came between the end of a call and the lock's release
+            with suppress(RuntimeError):  # which says that this thread does not hold it
+                while True:
+                    _lock.release()
+        self._in_lock = True
+        with _lock:
+            call()
+        self._in_lock = False
 
     def before(self, module: nn.Module, hook: Hook) -> None:
         """Call ``hook(module, args, kwargs)`` before the module runs in this thread."""
-        hook = self._here(hook)
-        places = (module._forward_pre_hooks, module._forward_pre_hooks_with_kwargs)
-        self._begin_hooking(module, partial(_unhook, hook, *places))
-        with _lock:
-            module.register_forward_pre_hook(hook, with_kwargs=True)
+        self._hook(module, hook, module._forward_pre_hooks, module._forward_pre_hooks_with_kwargs)
 
     def after(self, module: nn.Module, hook: Hook) -> None:
         """Call ``hook(module, args, output)`` after the module ran in this thread."""
-        hook = self._here(hook)
-        self._begin_hooking(module, partial(_unhook, hook, module._forward_hooks))
-        with _lock:
-            module.register_forward_hook(hook)
+        self._hook(module, hook, module._forward_hooks)
 
-    def _begin_hooking(self, module: nn.Module, unhook: Callable[[], object]) -> None:
+    def _hook(
+        self, module: nn.Module, hook: Hook, hooks: dict[int, Hook], *flags: dict[int, bool]
+    ) -> None:
         """Compiled code would drop hooks without a word, so it runs as it was written."""
         if not self._eager and not _has_no_other_form(module):
             self._eager = True
             self.run_as_written()
-        self.undo_later(unhook)
+        number, here = next(_numbers), self._here(hook)
+
+        def register() -> None:
+            for flag in flags:
+                flag[number] = True
+            hooks[number] = here
+
+        def remove() -> None:
+            hooks.pop(number, None)
+            for flag in flags:
+                flag.pop(number, None)
+
+        self.change(register, remove)
 
     def _here(self, hook: Hook) -> Hook:
         """A hook that listens to this thread alone."""
 
         def only_here(*call: Any) -> Any:
-            # First of all the thread: while a hook is being registered, another thread may call it
-            # without its keyword arguments.
             if threading.get_ident() != self._thread:
                 self.elsewhere += 1
                 return None
@@ -97,18 +147,19 @@ class LeftAsFound:
     def run_as_written(self) -> None:
         """Run nothing compiled, however and whenever it was compiled; in no thread: PyTorch has
         one such switch for all."""
-        if "torch._dynamo.eval_frame" not in sys.modules:  # nothing was compiled: spare the import
+        compiler = sys.modules.get("torch._dynamo.eval_frame")
+        if compiler is None:  # nothing was compiled: spare the import
             return
-        self.undo_later(partial(_let_compile, self))
-        with _lock:
-            if not _eager_for:
-                _stance.enter_context(torch.compiler.set_stance("force_eager"))
-            _eager_for.add(self)
+
+        def force_eager() -> None:
+            hold("stance", self, partial(setattr, compiler, "_stance", compiler._stance))
+            torch.compiler.set_stance("force_eager")
+
+        self.change(force_eager, partial(release, ["stance"], self))
 
     def without_gradients(self) -> None:
-        """Record no graph."""
-        self.undo_later(partial(torch.set_grad_enabled, torch.is_grad_enabled()))
-        torch.set_grad_enabled(False)
+        """Record no graph; and have this thread's settings as they were, afterwards."""
+        self.change(partial(torch.set_grad_enabled, False), _ThreadSettings.now().put_back)
 
     def evaluate(self, modules: Sequence[nn.Module]) -> None:
         """Evaluation mode, set on each module; and random states as they were, afterwards.
@@ -116,28 +167,51 @@ class LeftAsFound:
         No ``train()`` or ``eval()`` is called: some change weights there (LoRA layers merge
         theirs), and what a module computes in evaluation mode it must compute without that too.
         """
-        states = _random_states()
-        self.undo_later(partial(self._put_back_random, states))
-        with _lock:
-            _random.setdefault("found", states)
-            _random_for.add(self)
-        self.undo_later(partial(_release, modules, self))
-        with _lock:
+
+        def set_modes() -> None:
             for module in modules:
-                if module.training or id(module) in _modes:
-                    mode = _modes.setdefault(id(module), _Mode(module, module.training, set()))
-                    mode.holders.add(self)
+                if module.training or id(module) in _shared:
+                    hold(id(module), self, partial(_set_mode, module, training=module.training))
                     _set_mode(module, training=False)
 
-    def _put_back_random(self, before: "_States") -> None:
-        now = _random_states()
-        if _to_put_back(before, now):
-            self.drawn = f"drawn by the model itself, from state {before.name()}"
-        _random_for.discard(self)
-        if not _random_for and "found" in _random:
-            for put_back in _to_put_back(_random["found"], now):
-                put_back()
-            del _random["found"]
+        self.change(self._hold_random, self._release_random)
+        self.change(set_modes, partial(release, [id(module) for module in modules], self))
+
+    def _hold_random(self) -> None:
+        self._states = _RandomStates.now()
+        hold("random states", self, self._states.put_back)
+
+    def _release_random(self) -> None:
+        if self._states is not None and self._states.changes():
+            self.drawn = f"drawn by the model itself, from state {self._states.name()}"
+        release(["random states"], self)
+
+
+class _Shared(NamedTuple):
+    """A change that several runs need: how to undo it, and the runs it is still needed for."""
+
+    undo: Undo
+    holders: set[LeftAsFound]
+
+
+_shared: dict[Hashable, _Shared] = {}
+"""By name; a module's mode by the module's identity, as it may say it equals another."""
+
+
+def hold(name: Hashable, holder: LeftAsFound, undo: Undo) -> None:
+    """Write down how to undo a change that is about to be made, unless another run did."""
+    _shared.setdefault(name, _Shared(undo, set())).holders.add(holder)
+
+
+def release(names: Iterable[Hashable], holder: LeftAsFound) -> None:
+    """Undo those changes that no other run needs."""
+    for name in names:
+        shared = _shared.get(name)
+        if shared is not None:
+            shared.holders.discard(holder)
+            if not shared.holders:
+                shared.undo()
+                del _shared[name]
 
 
 @checked
@@ -148,9 +222,22 @@ def evaluating(model: nn.Module) -> Iterator[None]:
     Contexts may be nested, and several threads may be in one for the same model: it goes back when
     the last one leaves. No ``train()`` or ``eval()`` is called.
     """
-    with LeftAsFound() as found:
+    with LeftAsFound() as found, found, found, found:
         found.evaluate(list(model.modules()))
         yield
+
+
+def _close_contexts(error: BaseException | None, handled: BaseException | None) -> None:
+    """Close contexts whose entering or leaving an error broke off, up to one ``handled`` before.
+
+    Each is a generator that waits at its ``yield``, and would go on, with changes of its own,
+    whenever the last reference to the traceback is gone.
+    """
+    while error is not None and error is not handled:
+        for frame, _ in walk_tb(error.__traceback__):
+            if frame.f_code in _CONTEXT_CODE:
+                frame.f_locals["self"].gen.close()
+        error = error.__context__
 
 
 def own_modes(modules: Sequence[nn.Module]) -> list[str]:
@@ -181,45 +268,6 @@ def _has_no_other_form(module: nn.Module) -> bool:
     return "flex_attention" in kinds
 
 
-def _unhook(hook: Hook, hooks: dict[int, Hook], *beside: dict[int, bool]) -> None:
-    for number in [number for number, each in hooks.items() if each is hook]:
-        del hooks[number]
-        for place in beside:
-            place.pop(number, None)
-
-
-_eager_for: set[LeftAsFound] = set()
-_stance = ExitStack()
-
-
-def _let_compile(holder: LeftAsFound) -> None:
-    _eager_for.discard(holder)
-    if not _eager_for:
-        _stance.close()
-
-
-class _Mode(NamedTuple):
-    """The mode the first found a module in, and who holds it in evaluation mode."""
-
-    module: nn.Module
-    training: bool
-    holders: set[LeftAsFound]
-
-
-_modes: dict[int, _Mode] = {}
-"""By identity: a module may say it equals another."""
-
-
-def _release(modules: Sequence[nn.Module], holder: LeftAsFound) -> None:
-    for module in modules:
-        mode = _modes.get(id(module))
-        if mode is not None:
-            mode.holders.discard(holder)
-            if not mode.holders:
-                _set_mode(module, training=mode.training)
-                del _modes[id(module)]
-
-
 def _set_mode(module: nn.Module, *, training: bool) -> None:
     if "training" in vars(module):  # the same, without what PyTorch asks of any attribute
         vars(module)["training"] = training
@@ -227,7 +275,43 @@ def _set_mode(module: nn.Module, *, training: bool) -> None:
         module.training = training
 
 
-class _States(NamedTuple):
+class _ThreadSettings(NamedTuple):
+    """PyTorch's and NumPy's settings of one thread that contexts inside a run change."""
+
+    gradients: bool
+    function_modes: int
+    autocast: dict[str, bool]
+    autocast_nesting: int
+    numpy_errors: Any
+
+    @classmethod
+    def now(cls) -> Self:
+        return cls(
+            torch.is_grad_enabled(),
+            torch._C._len_torch_function_stack(),
+            {device: torch.is_autocast_enabled(device) for device in ("cpu", "cuda")},
+            _autocast_nesting(),
+            np.geterr(),
+        )
+
+    def put_back(self) -> None:
+        torch.set_grad_enabled(self.gradients)
+        while torch._C._len_torch_function_stack() > self.function_modes:
+            torch._C._pop_torch_function_stack()
+        for device, enabled in self.autocast.items():
+            torch.set_autocast_enabled(device, enabled)
+        while _autocast_nesting() > self.autocast_nesting:
+            torch.autocast_decrement_nesting()
+        np.seterr(**self.numpy_errors)
+
+
+def _autocast_nesting() -> int:
+    """What can only be read by changing it back; both in one call, which nothing interrupts."""
+    there_and_back = (torch.autocast_increment_nesting, torch.autocast_decrement_nesting)
+    return list(map(operator.call, there_and_back))[-1]
+
+
+class _RandomStates(NamedTuple):
     """The global states that random numbers are drawn from."""
 
     python: Any
@@ -235,34 +319,34 @@ class _States(NamedTuple):
     cpu: torch.Tensor
     cuda: list[torch.Tensor]
 
+    @classmethod
+    def now(cls) -> Self:
+        cuda = torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else []
+        numpy = np.random.get_state()  # noqa: NPY002 - what a model may draw from
+        return cls(random.getstate(), numpy, torch.get_rng_state(), cuda)
+
     def name(self) -> str:
         """A digest: equal states draw equal numbers."""
         plain = repr((self.python, self.numpy[1].tolist(), self.numpy[2:]))
         tensors = b"".join(each.numpy().tobytes() for each in (self.cpu, *self.cuda))
         return hashlib.sha256(plain.encode() + tensors).hexdigest()[:12]
 
+    def changes(self) -> list[Undo]:
+        """What puts those states back that changed: another thread may be drawing from the
+        others."""
+        now = self.now()
+        calls: list[Undo] = []
+        if now.python != self.python:
+            calls.append(partial(random.setstate, self.python))
+        if now.numpy[2:] != self.numpy[2:] or bool((now.numpy[1] != self.numpy[1]).any()):
+            calls.append(partial(np.random.set_state, self.numpy))
+        if not torch.equal(now.cpu, self.cpu):
+            calls.append(partial(torch.set_rng_state, self.cpu))
+        for device, (new, old) in enumerate(zip(now.cuda, self.cuda, strict=False)):
+            if not torch.equal(new, old):
+                calls.append(partial(torch.cuda.set_rng_state, old, device))
+        return calls
 
-_random: dict[str, _States] = {}
-"""What the first found, under ``found``, while anyone is there."""
-_random_for: set[LeftAsFound] = set()
-
-
-def _random_states() -> _States:
-    cuda = torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else []
-    legacy = np.random.get_state()  # noqa: NPY002 - the global state is what a model may draw from
-    return _States(random.getstate(), legacy, torch.get_rng_state(), cuda)
-
-
-def _to_put_back(before: _States, now: _States) -> list[Callable[[], object]]:
-    """What puts those states back that changed: another thread may be drawing from the others."""
-    calls: list[Callable[[], object]] = []
-    if now.python != before.python:
-        calls.append(partial(random.setstate, before.python))
-    if now.numpy[2:] != before.numpy[2:] or bool((now.numpy[1] != before.numpy[1]).any()):
-        calls.append(partial(np.random.set_state, before.numpy))
-    if not torch.equal(now.cpu, before.cpu):
-        calls.append(partial(torch.set_rng_state, before.cpu))
-    for device, (new, old) in enumerate(zip(now.cuda, before.cuda, strict=False)):
-        if not torch.equal(new, old):
-            calls.append(partial(torch.cuda.set_rng_state, old, device))
-    return calls
+    def put_back(self) -> None:
+        for put_back in self.changes():
+            put_back()

@@ -110,15 +110,16 @@ def trace(
     whole = [given.by_name, mappings] if mappings else given.by_name  # where they are flattened
     finish = begin_provenance(model, whole, masks, settings, tensors)
     seen = {"token_mask": mask.mask} if isinstance(model, Network) else {}
-    with LeftAsFound() as found:
+    with LeftAsFound() as found, found, found, found:
         found.without_gradients()
         found.evaluate(modules)
         recorder.listen(found)
         model(*given.args, **{**given.kwargs, **seen})
         settings |= recorder.finish(elsewhere=found.elsewhere)
+        columns = recorder.columns()
     if found.drawn:
         settings["random numbers"] = found.drawn
-    return Trace._of(recorder.columns(), finish)
+    return Trace._of(columns, finish)
 
 
 @checked
