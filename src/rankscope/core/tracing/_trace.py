@@ -15,8 +15,9 @@ from rankscope.core.network import Network
 from rankscope.core.tracing import _figures
 from rankscope.core.tracing._blocks import Named, find_stack
 from rankscope.core.tracing._figures import DEFAULT_METRICS, Columns, Metrics, SpectraBy
-from rankscope.core.tracing._hidden_states import Layout, LayoutChoice, Output, OutputChoice
+from rankscope.core.tracing._hidden_states import Output, OutputChoice, Stream, StreamChoice
 from rankscope.core.tracing._inputs import Place, given_to, ids_among
+from rankscope.core.tracing._layouts import Layout, LayoutChoice
 from rankscope.core.tracing._left_as_found import LeftAsFound, own_modes
 from rankscope.core.tracing._masks import TokenChoice, choose_mask
 from rankscope.core.tracing._provenance import ModelState, Origin, Provenance
@@ -42,6 +43,7 @@ def trace(
     measured: Tensor | None = None,
     blocks: Named | None = None,
     layout: Layout | None = None,
+    stream: Stream | None = None,
     output: Output | None = None,
     spectra: SpectraBy = "auto",
 ) -> "Trace":
@@ -95,7 +97,8 @@ def trace(
         model,
         stack.blocks,
         _figures.Figures(measures, len(stack.blocks) + 1, spectra_by=spectra),
-        layout=LayoutChoice(model, stack.blocks, layout, place.model_type, ids),
+        layout=LayoutChoice(model, stack.blocks, layout, place.model_type, ids, given.by_name),
+        stream=StreamChoice(stream),
         output=OutputChoice(output),
         tokens=TokenChoice(mask, measured, ids, place.model_type),
     )
