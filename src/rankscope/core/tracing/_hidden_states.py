@@ -6,7 +6,13 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
-from torch.overrides import TorchFunctionMode, _pop_mode, _push_mode
+from torch.overrides import (
+    TorchFunctionMode,
+    _get_current_function_mode,
+    _get_current_function_mode_stack,
+    _pop_mode,
+    _push_mode,
+)
 from torch.utils.weak import WeakIdKeyDictionary
 
 from rankscope.core.tracing._provenance import function_name
@@ -212,28 +218,30 @@ class Watch(TorchFunctionMode):
     It stands below all modes the model enters by itself, whose ends would end it instead.
     """
 
-    is_on = False
+    def __init__(self) -> None:
+        super().__init__()
+        self._aside: list[TorchFunctionMode] = []  # other modes, while this one goes below them
 
     def begin(self) -> None:
         """Watch from here on."""
-        self.is_on = True
-        modes = self._modes()
-        for mode in (self, *modes):
-            _push_mode(mode)
+        while (top := _get_current_function_mode()) is not None:
+            self._aside.append(top)
+            _pop_mode()
+        _push_mode(self)
+        self._put_back()
 
     def end(self) -> None:
-        """Watch no longer, whether or not anything was watched."""
-        if self.is_on:
-            self.is_on = False
-            for mode in self._modes():
-                if mode is not self:
-                    _push_mode(mode)
+        """Watch no longer, whether or not anything was watched, and wherever it was interrupted."""
+        while any(mode is self for mode in _get_current_function_mode_stack()):
+            if (top := _get_current_function_mode()) is not self:
+                self._aside.append(top)
+            _pop_mode()
+        self._put_back()
 
-    @staticmethod
-    def _modes() -> list[TorchFunctionMode]:
-        """All modes, taken from where they stand; the outermost first."""
-        count = torch._C._len_torch_function_stack()
-        return [_pop_mode() for _ in range(count)][::-1]  # type: ignore[no-untyped-call]
+    def _put_back(self) -> None:
+        while self._aside:
+            _push_mode(self._aside[-1])
+            self._aside.pop()
 
 
 class Flow(Watch):
@@ -265,16 +273,17 @@ class Flow(Watch):
         kwargs: dict[str, Any] | None = None,
     ) -> Any:
         result = func(*args, **(kwargs or {}))
-        if any(map(self.reaches, _tensors((args, kwargs)))):
-            self._mark(_tensors(args[:1] if result is None else result))  # None: x[...] = y
+        if any(map(self.reaches, tensors_in((args, kwargs)))):
+            self._mark(tensors_in(args[:1] if result is None else result))  # None: x[...] = y
         return result
 
 
-def _tensors(value: Any) -> Iterator[Tensor]:
+def tensors_in(value: Any) -> Iterator[Tensor]:
+    """Every tensor inside, of any kind."""
     if isinstance(value, Tensor):
         yield value
     for _, inner in _parts(value):
-        yield from _tensors(inner)
+        yield from tensors_in(inner)
 
 
 class Taken:
@@ -341,25 +350,22 @@ class StreamChoice:
             self._first = taken
         return rivals
 
-    def go_on(self, block: str, taken: Taken, made: Candidate, flow: Flow) -> Candidate:
+    def go_on(self, taken: Taken, made: Candidate, flow: Flow) -> Candidate | None:
         """The hidden states among what a later block takes, which decide what they were at first.
 
-        ``made`` is what the block before gave.
+        ``made`` is what the block before gave; None if nothing was computed from it.
         """
         reached = [one for one in taken.tensors if flow.reaches(one.raw)]
         if not reached:
-            raise InputError(
-                f"{block} takes nothing that was computed from the hidden states of the block "
-                "before: they run side by side, as branches and experts do, or another tensor of "
-                "the output goes on. Name blocks that run one after another, blocks=[...], or the "
-                "tensor that goes on, output=..."
-            )
-        if self.key is not None:
-            hidden = next((one for one in reached if one.key == self.key), None)
-            if hidden is None:
-                raise self._unknown(reached, taken)
-            return hidden
+            return None
         same = [one for one in reached if one.raw is made.raw]
+        if self.key is not None:
+            mine = [one for one in reached if one.key == self.key]
+            if len(self.key) == 1:  # all that a block gives may go on in place of one tensor
+                mine += [one for one in same if one.key[:1] == self.key]
+            if not mine:
+                raise self._unknown(reached, taken)
+            return mine[0]
         like = [one for one in reached if one.tensor.shape == made.tensor.shape]
         rivals = same or like or reached
         self._decide([one.key for one in rivals], taken)

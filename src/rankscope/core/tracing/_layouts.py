@@ -9,7 +9,8 @@ from torch import Tensor, nn
 from torch.nn.functional import scaled_dot_product_attention
 
 from rankscope.core.network import Network
-from rankscope.core.tracing._hidden_states import Watch
+from rankscope.core.tracing._attention import unmapped
+from rankscope.core.tracing._hidden_states import Watch, tensors_in
 from rankscope.core.tracing._inputs import Ids
 from rankscope.errors import InputError, ShapeError
 
@@ -135,16 +136,16 @@ class LayoutChoice(Watch):
     def _look(self, func: Callable[..., Any], args: tuple[Any, ...], named: dict[str, Any]) -> None:
         name, x = getattr(func, "__name__", "").strip("_"), args[0] if args else None
         if func is scaled_dot_product_attention:
-            query = named["query"] if x is None else x
+            query = unmapped(named["query"] if x is None else x)
             self._see(math.prod(query.shape[:-2]), query.shape[-2], "its attention")
         elif name in _ALONG_AN_AXIS and isinstance(x, Tensor) and not x.is_nested and x.ndim > 1:
             dim = named.get("dim", args[1] if len(args) > 1 else None)
             axes = [axis % x.ndim for axis in ([dim] if isinstance(dim, int) else dim or ())]
             self._look_along(name, x, axes)
-        elif name in ("matmul", "rmatmul"):  # with a matrix of weights
-            self._is_of_each_token &= isinstance(args[1], nn.Parameter)
-        elif name not in _OF_EACH_TOKEN:
-            self._is_of_each_token = False
+        elif any(each.ndim > 2 for each in tensors_in((args, named))):  # else of weights alone
+            mapped = name == "matmul" and args[1].ndim < 3
+            turned = name == "get" and func.__self__.__name__ in ("T", "mT", "H", "mH")
+            self._is_of_each_token &= mapped or (name in _OF_EACH_TOKEN and not turned)
 
     def _look_along(self, name: str, x: Tensor, axes: list[int]) -> None:
         if axes == [x.ndim - 1]:
@@ -229,7 +230,8 @@ class LayoutChoice(Watch):
                 f"the blocks are given {tuple(hidden.shape)} where {ids.name} is "
                 f"{(batch, tokens)}: either may have the batch first; {_SETTLE}"
             )
-        if a != batch:
+        is_part = not ids.are_ids and a < batch and b == tokens  # some of the samples
+        if a != batch and not is_part:
             raise self._unlike(hidden)
         if ids.are_ids and batch == tokens > 1:
             raise InputError(
@@ -243,8 +245,9 @@ class LayoutChoice(Watch):
 
     def _unseen(self, hidden: Tensor) -> InputError:
         one = " (which takes two axes as the tokens of one sequence)" if hidden.ndim == 2 else ""
+        equal = ", as many samples as tokens" * (hidden.ndim == 3 and len(hidden) == hidden.shape[1])
         return InputError(
-            f"the blocks are given {tuple(hidden.shape)}, and nothing in the first block shows "
+            f"the blocks are given {tuple(hidden.shape)}{equal}, and nothing in the first block shows "
             f"which axis is the tokens, so its layout is not known; {_SETTLE[:-1]}{one}. The last "
             "axis must be the features."
         )

@@ -50,19 +50,30 @@ class Calls:
         """Whether a block is running now."""
         return self._running is not None
 
-    def enter(self, block: nn.Module, hidden: Tensor) -> None:
-        """A block starts on these hidden states."""
+    def refuse_nested(self, block: nn.Module) -> None:
+        """Raise if a block starts while another runs."""
         if self._running is not None:
             raise InputError(
-                f"{self.name(block)} runs inside {self.name(self._running)}, so they are not one "
+                f"{self._name(block)} runs inside {self._name(self._running)}, so they are not one "
                 "layer after another; name blocks that are: blocks=[...]."
             )
+
+    def enter(self, block: nn.Module, hidden: Tensor | None) -> None:
+        """A block starts on these hidden states; None: on nothing computed from the last ones."""
         again = self._runs[id(block)] >= self._meant[id(block)]
-        if again and (self._last is None or not hidden_states.is_same(self._last, hidden)):
+        last = self._last
+        if again and (last is None or hidden is None or not hidden_states.is_same(last, hidden)):
             raise InputError(
-                f"{self.name(block)} ran again, on something else than what the blocks had made: "
+                f"{self._name(block)} ran again, on something else than what the blocks had made: "
                 f"{_ONE_PASS}; or, if those are the model's layers, name every run: "
                 "blocks=[first, second, first, second]."
+            )
+        if hidden is None:
+            raise InputError(
+                f"{self._name(block)} takes nothing that was computed from the hidden states of "
+                "the block before: they run side by side, as branches and experts do, or another "
+                "tensor of the output goes on. Name blocks that run one after another, "
+                "blocks=[...], or the tensor that goes on, output=..."
             )
         self._last = None
         self._running = block
@@ -98,7 +109,7 @@ class Calls:
             if runs < meant:
                 often = f"ran {runs} times, not {meant}" if runs else "did not run"
                 raise InputError(
-                    f"{self.name(block)} {often} in this forward pass: it is skipped, or another "
+                    f"{self._name(block)} {often} in this forward pass: it is skipped, or another "
                     "took its place, and the layers after it would be misnumbered; name those that "
                     "run: blocks=[...]."
                 )
@@ -109,8 +120,7 @@ class Calls:
             return f"in the order they ran: {order}"
         return ""
 
-    def name(self, block: nn.Module) -> str:
-        """Its number and kind, in words."""
+    def _name(self, block: nn.Module) -> str:
         return f"block {self._number(block)} ({type(block).__name__}) of {len(self._blocks)}"
 
     def _number(self, block: nn.Module) -> int:
@@ -203,11 +213,10 @@ class Recorder:
         return columns
 
     def _before(self, block: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        self._calls.refuse_nested(block)
         self._flow.end()
-        if self._calls.layer == 0:
-            hidden = self._begin(block, args, kwargs)
-        else:
-            hidden = self._go_on(block, args, kwargs)
+        is_first = self._calls.layer == 0
+        hidden = (self._begin if is_first else self._go_on)(block, args, kwargs)
         self._calls.enter(block, hidden)
         self._overflow.begin(block, self._calls.layer)
 
@@ -215,6 +224,7 @@ class Recorder:
         """The first block: what it takes is layer 0, if it is known which tensor and layout."""
         rivals = self._stream.begin(block, hidden_states.Taken(block, args, kwargs))
         hidden = rivals[0].tensor
+        _refuse_mapped(hidden, 0)
         if self._stream.key is not None:
             self._first_shape = self._input_shape = hidden.shape
             self._layout.look_at_state(hidden)
@@ -225,7 +235,9 @@ class Recorder:
             self._layout.look_at_operations(rival.raw for rival in rivals)
         return hidden
 
-    def _go_on(self, block: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
+    def _go_on(
+        self, block: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Tensor | None:
         """Another block: it takes what the one before made, or something computed from that."""
         made = self._made
         if self._open is None and made is not None and args and args[0] is made.raw:
@@ -235,11 +247,13 @@ class Recorder:
         taken = hidden_states.Taken(block, args, kwargs)
         self._close([one.tensor for one in taken.tensors])
         assert self._made is not None
-        hidden = self._stream.go_on(self._calls.name(block), taken, self._made, self._flow).tensor
+        hidden = self._stream.go_on(taken, self._made, self._flow)
+        if hidden is None:
+            return None
         if self._firsts:
             self._measure_first()
-        self._input_shape = hidden.shape
-        return hidden
+        self._input_shape = hidden.tensor.shape
+        return hidden.tensor
 
     def _after(self, _block: nn.Module, _args: tuple[Any, ...], output: Any) -> None:
         self._overflow.end()
@@ -308,11 +322,7 @@ class Recorder:
                 )
 
     def _measure(self, hidden: Tensor, layer: int) -> None:
-        if is_functorch_wrapped_tensor(hidden):
-            raise InputError(
-                f"layer {layer} runs inside torch.vmap, where a state is one of many; trace the "
-                "model on the whole batch, without vmap around its blocks."
-            )
+        _refuse_mapped(hidden, layer)
         if self._layout.token_first and hidden.ndim == 3:
             hidden = hidden.transpose(0, 1)
         if hidden.ndim == 2:
@@ -327,3 +337,11 @@ class Recorder:
         if 0 in hidden.shape:
             raise ShapeError(f"layer {layer} has shape {tuple(hidden.shape)}: there is no token.")
         self._figures.measure(hidden, layer, self._tokens.measured(hidden))
+
+
+def _refuse_mapped(hidden: Tensor, layer: int) -> None:
+    if is_functorch_wrapped_tensor(hidden):
+        raise InputError(
+            f"layer {layer} runs inside torch.vmap, where a state is one of many; trace the "
+            "model on the whole batch, without vmap around its blocks."
+        )
