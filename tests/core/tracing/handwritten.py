@@ -199,11 +199,11 @@ CALLS: dict[str, tuple[Callable[[], nn.Module], Callable[[Any, Tensor, Tensor], 
     "anything": (lambda: Calling(lambda _, x: x), lambda block, other, x: block(other, x)),
     "in a list": (lambda: Calling(lambda pair: pair[1]), lambda block, o, x: block([o, x])),
     "named anything": (
-        lambda: Calling(lambda c, hid: hid),
+        lambda: Calling(lambda **named: named["hid"]),
         lambda block, other, x: block(c=other, hid=x),
     ),
     "x is the memory": (
-        lambda: Calling(lambda x, y: y),
+        lambda: Calling(lambda **named: named["y"]),
         lambda block, other, x: block(x=other, y=x),
     ),
 }
@@ -251,9 +251,9 @@ def changing(change: str, pick: Any) -> Any:
 IN_PLACE = {
     f"{change} of {wrap}, {dtype}": (
         lambda change=change, wrap=wrap, dtype=dtype: Case(
-            Model(
-                [Giving(WRAPS[wrap][0]) for _ in range(3)], changing(change, WRAPS[wrap][1])
-            ).to(dtype),
+            Model([Giving(WRAPS[wrap][0]) for _ in range(3)], changing(change, WRAPS[wrap][1])).to(
+                dtype
+            ),
             real(3, 6, 8, dtype=dtype),
         )
     )
@@ -466,7 +466,7 @@ DTYPES = (
 class Masked(Model):
     """Takes the mask under its name."""
 
-    def __init__(self, name: str, **options: Any) -> None:
+    def __init__(self, name: str) -> None:
         super().__init__([Block("heads") for _ in range(2)], in_turn)
         self.name = name
 

@@ -368,20 +368,20 @@ class StreamChoice:
             return mine[0]
         like = [one for one in reached if one.tensor.shape == made.tensor.shape]
         rivals = same or like or reached
-        self._decide([one.key for one in rivals], taken)
+        self._decide([one.key for one in rivals])
         return rivals[0]
 
     def end(self, shape: torch.Size) -> None:
         """No block came after the first, which made hidden states of this shape."""
         assert self._first is not None
         like = [one.key for one in self._first.tensors if one.tensor.shape == shape]
-        self._decide(like or [one.key for one in self._first.tensors], self._first)
+        self._decide(like or [one.key for one in self._first.tensors])
 
-    def _decide(self, keys: Sequence[Key], taken: Taken) -> None:
+    def _decide(self, keys: Sequence[Key]) -> None:
         assert self._first is not None
         firsts = [one for key in keys if (one := self._first.at(key)) is not None]
         if len(_distinct(firsts)) != 1:
-            raise self._unknown(firsts, self._first)
+            raise self._unknown(firsts or self._first.tensors, self._first)
         self.key, self._first = firsts[0].key, None
 
     def _unknown(self, rivals: Sequence[Candidate], taken: Taken) -> InputError:

@@ -152,7 +152,9 @@ class LayoutChoice(Watch):
             if name == "softmax" and x.shape[-1] == x.shape[-2]:
                 self._see(math.prod(x.shape[:-2]), x.shape[-2], "its attention")
         elif x.ndim == 3 and len(axes) == 1:
-            self._see(x.shape[1 - axes[0]], x.shape[axes[0]], f"the axis along which it takes {name}")
+            self._see(
+                x.shape[1 - axes[0]], x.shape[axes[0]], f"the axis along which it takes {name}"
+            )
             if any(x is each for each in self._inputs):
                 self._turned.add(axes[0] == 0)
         else:
@@ -216,7 +218,7 @@ class LayoutChoice(Watch):
             samples = b if token_first else a
             if samples > 1 and self._sizes[0] and samples not in self._sizes[token_first]:
                 raise self._unlike(hidden)
-            self._decide(token_first=token_first, why=f"{why}")
+            self._decide(token_first=token_first, why=why)
         return bool(sights)
 
     def _by_ids(self, hidden: Tensor) -> None:
@@ -245,7 +247,9 @@ class LayoutChoice(Watch):
 
     def _unseen(self, hidden: Tensor) -> InputError:
         one = " (which takes two axes as the tokens of one sequence)" if hidden.ndim == 2 else ""
-        equal = ", as many samples as tokens" * (hidden.ndim == 3 and len(hidden) == hidden.shape[1])
+        equal = ", as many samples as tokens" * (
+            hidden.ndim == 3 and len(hidden) == hidden.shape[1]
+        )
         return InputError(
             f"the blocks are given {tuple(hidden.shape)}{equal}, and nothing in the first block shows "
             f"which axis is the tokens, so its layout is not known; {_SETTLE[:-1]}{one}. The last "

@@ -240,10 +240,10 @@ class Recorder:
     ) -> Tensor | None:
         """Another block: it takes what the one before made, or something computed from that."""
         made = self._made
-        if self._open is None and made is not None and args and args[0] is made.raw:
-            if self._stream.key in ((0,), (0, 0)):  # where most blocks take it
-                self._input_shape = made.tensor.shape
-                return made.tensor
+        usual = self._open is None and self._stream.key in ((0,), (0, 0))
+        if usual and made is not None and args and args[0] is made.raw:  # as most blocks take it
+            self._input_shape = made.tensor.shape
+            return made.tensor
         taken = hidden_states.Taken(block, args, kwargs)
         self._close([one.tensor for one in taken.tensors])
         assert self._made is not None

@@ -71,8 +71,10 @@ def trace(
 
     Unspecified options are inferred from the model, and the provenance says what was chosen and
     why: the stack, the mask, the ``layout`` (whether batch or tokens come first), and which tensor
-    a block's ``output`` is (its number or key, or a function of the output). Where two readings are
-    possible, an error names the option that settles it.
+    a block's ``output`` is (its number or key, or a function of the output). ``stream`` names the
+    argument of a block that is its hidden states. Where two readings are possible, or none is
+    supported by what the model does, an error names the option that settles it. Blocks that do not
+    take what the block before made are no layers of one stack, and are refused.
     Tracing does not synchronise with a GPU during the forward pass, unless exact spectra, σ₂ or a
     function of one's own are asked for, and nothing is kept of a layer but its figures.
     The model runs in evaluation mode and without gradients and is left as it was found; only what
