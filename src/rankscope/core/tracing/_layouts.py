@@ -188,6 +188,8 @@ class LayoutChoice(Watch):
         """Decide, now that the first block ran on this."""
         self.end()
         self._inputs = []
+        if self.token_first is None:  # it may not have been known which tensor it runs on
+            self.look_at_state(hidden)
         if self.token_first is not None:
             return
         if self._model_type is not None and all(part.batch_first for part in self.parts):
@@ -247,12 +249,11 @@ class LayoutChoice(Watch):
 
     def _unseen(self, hidden: Tensor) -> InputError:
         one = " (which takes two axes as the tokens of one sequence)" if hidden.ndim == 2 else ""
-        equal = ", as many samples as tokens" * (
-            hidden.ndim == 3 and len(hidden) == hidden.shape[1]
-        )
+        square = hidden.ndim == 3 and hidden.shape[0] == hidden.shape[1]
+        equal = ", as many samples as tokens" if square else ""
         return InputError(
-            f"the blocks are given {tuple(hidden.shape)}{equal}, and nothing in the first block shows "
-            f"which axis is the tokens, so its layout is not known; {_SETTLE[:-1]}{one}. The last "
+            f"the blocks are given {tuple(hidden.shape)}{equal}, and nothing in the first block "
+            f"shows which axis is the tokens, so its layout is not known; {_SETTLE[:-1]}{one}. The last "
             "axis must be the features."
         )
 
