@@ -250,11 +250,12 @@ class LayoutChoice(Watch):
     def _unseen(self, hidden: Tensor) -> InputError:
         one = " (which takes two axes as the tokens of one sequence)" if hidden.ndim == 2 else ""
         square = hidden.ndim == 3 and hidden.shape[0] == hidden.shape[1]
+        square = hidden.ndim == 3 and hidden.shape[0] == hidden.shape[1]
         equal = ", as many samples as tokens" if square else ""
         return InputError(
             f"the blocks are given {tuple(hidden.shape)}{equal}, and nothing in the first block "
-            f"shows which axis is the tokens, so its layout is not known; {_SETTLE[:-1]}{one}. The last "
-            "axis must be the features."
+            f"shows which axis is the tokens, so its layout is not known; {_SETTLE[:-1]}{one}. "
+            "The last axis must be the features."
         )
 
     def _unlike(self, hidden: Tensor) -> ShapeError:
