@@ -249,11 +249,11 @@ class Flow(Watch):
 
     def __init__(self) -> None:
         super().__init__()
-        self._marked = WeakIdKeyDictionary()  # type: ignore[no-untyped-call]
+        self._marked = WeakIdKeyDictionary()
 
     def follow(self, tensors: Iterable[Tensor]) -> None:
         """Forget what came before, and begin with these."""
-        self._marked = WeakIdKeyDictionary()  # type: ignore[no-untyped-call]
+        self._marked = WeakIdKeyDictionary()
         self._mark(tensors)
         self.begin()
 
@@ -322,7 +322,7 @@ class StreamChoice:
     """Which argument is the hidden states: what a later block takes of what the one before made.
 
     The first block alone does not show it, unless it takes but one tensor, or has its hidden states
-    under the name that Transformers gives them, or is PyTorch's own. ``key`` is None until known.
+    under a name that Transformers gives them, or is PyTorch's own. ``key`` is None until known.
     """
 
     def __init__(self, option: Stream | None) -> None:
@@ -332,7 +332,7 @@ class StreamChoice:
 
     def begin(self, block: nn.Module, taken: Taken) -> list[Candidate]:
         """What the first block takes that may be its hidden states."""
-        named = taken.named("hidden_states")
+        named = taken.named("hidden_states") or taken.named("hidden")
         if self._option is not None:
             named = taken.named(self._option)
         elif isinstance(block, nn.TransformerEncoderLayer | nn.TransformerDecoderLayer):

@@ -144,7 +144,8 @@ class LayoutChoice(Watch):
             self._look_along(name, x, axes)
         elif any(each.ndim > 2 for each in tensors_in((args, named))):  # else of weights alone
             mapped = name == "matmul" and args[1].ndim < 3
-            turned = name == "get" and func.__self__.__name__ in ("T", "mT", "H", "mH")
+            of = getattr(getattr(func, "__self__", None), "__name__", "")  # of a property
+            turned = name == "get" and of in ("T", "mT", "H", "mH")
             self._is_of_each_token &= mapped or (name in _OF_EACH_TOKEN and not turned)
 
     def _look_along(self, name: str, x: Tensor, axes: list[int]) -> None:
