@@ -282,8 +282,9 @@ def tensors_in(value: Any) -> Iterator[Tensor]:
     """Every tensor inside, of any kind."""
     if isinstance(value, Tensor):
         yield value
-    for _, inner in _parts(value):
-        yield from tensors_in(inner)
+    elif isinstance(value, tuple | list | dict):  # asked of every operation, so in few steps
+        for inner in value.values() if isinstance(value, dict) else value:
+            yield from tensors_in(inner)
 
 
 class Taken:

@@ -177,10 +177,13 @@ class Recorder:
         if self._attention is not None:
             self._attention.listen(found)
 
+    def stop(self) -> None:
+        """The model has run: what is computed from here on is none of its operations."""
+        self._flow.end()
+
     def finish(self, *, elsewhere: int) -> dict[str, str]:
         """What was decided, once the model has run; raises if not every block did, or if they ran
         ``elsewhere``, in other threads."""
-        self._flow.end()
         self._close(None)
         if self._firsts and self._made is not None:
             self._stream.end(self._made.tensor.shape)

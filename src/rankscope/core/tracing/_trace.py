@@ -118,6 +118,7 @@ def trace(
         found.evaluate(modules)
         recorder.listen(found)
         model(*given.args, **{**given.kwargs, **seen})
+        recorder.stop()
         state.sampled()  # now, while a GPU is still at work
         settings |= recorder.finish(elsewhere=found.elsewhere)
     if found.drawn:
