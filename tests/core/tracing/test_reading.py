@@ -265,4 +265,7 @@ def test_the_layout_can_be_said(name, layout):
 
 def test_layer_zero_is_the_first_in_the_table_though_it_is_known_later():
     case = TRICKY["memory: memory first, alike, 3 blocks"]()
-    assert trace(case.model, case.inputs).columns["layer"] == sorted([0, 1, 2, 3] * 12)
+    traced = trace(case.model, case.inputs)
+    assert traced.columns["layer"] == sorted([0, 1, 2, 3] * 12)
+    words = "argument 'x': what goes on from block to block"
+    assert traced.provenance.settings["stream"] == words

@@ -330,6 +330,7 @@ class StreamChoice:
         self._option = option
         self.key: Key | None = None
         self._first: Taken | None = None
+        self.words = "" if option is None else f"stream={option!r}, as told"
 
     def begin(self, block: nn.Module, taken: Taken) -> list[Candidate]:
         """What the first block takes that may be its hidden states."""
@@ -383,7 +384,8 @@ class StreamChoice:
         firsts = [one for key in keys if (one := self._first.at(key)) is not None]
         if len(_distinct(firsts)) != 1:
             raise self._unknown(firsts or self._first.tensors, self._first)
-        self.key, self._first = firsts[0].key, None
+        self.key, name = firsts[0].key, self._first.name(firsts[0].key)
+        self.words, self._first = f"argument {name!r}: what goes on from block to block", None
 
     def _unknown(self, rivals: Sequence[Candidate], taken: Taken) -> InputError:
         names = [repr(taken.name(one.key)) for one in rivals]

@@ -137,7 +137,7 @@ class LayoutChoice(Watch):
         name, x = getattr(func, "__name__", "").strip("_"), args[0] if args else None
         if func is scaled_dot_product_attention:
             query = unmapped(named["query"] if x is None else x)
-            self._see(math.prod(query.shape[:-2]), query.shape[-2], "its attention")
+            self._see(math.prod(query.shape[:-2]), query.shape[-2], "attention in the first block")
         elif name in _ALONG_AN_AXIS and isinstance(x, Tensor) and not x.is_nested and x.ndim > 1:
             dim = named.get("dim", args[1] if len(args) > 1 else None)
             axes = [axis % x.ndim for axis in ([dim] if isinstance(dim, int) else dim or ())]
@@ -151,10 +151,10 @@ class LayoutChoice(Watch):
     def _look_along(self, name: str, x: Tensor, axes: list[int]) -> None:
         if axes == [x.ndim - 1]:
             if name == "softmax" and x.shape[-1] == x.shape[-2]:
-                self._see(math.prod(x.shape[:-2]), x.shape[-2], "its attention")
+                self._see(math.prod(x.shape[:-2]), x.shape[-2], "attention in the first block")
         elif x.ndim == 3 and len(axes) == 1:
             self._see(
-                x.shape[1 - axes[0]], x.shape[axes[0]], f"the axis along which it takes {name}"
+                x.shape[1 - axes[0]], x.shape[axes[0]], f"{name} along an axis in the first block"
             )
             if any(x is each for each in self._inputs):
                 self._turned.add(axes[0] == 0)
@@ -162,7 +162,7 @@ class LayoutChoice(Watch):
             self._is_of_each_token = False
 
     def _see(self, samples: int, tokens: int, why: str) -> None:
-        self._sights.append(_Sight(samples, tokens, f"{why} in the first block"))
+        self._sights.append(_Sight(samples, tokens, why))
         self._is_of_each_token = False
 
     def look_at_part(self, part: Any, query: Any, hidden: Tensor | None) -> None:
@@ -172,10 +172,10 @@ class LayoutChoice(Watch):
         """
         if self.token_first is not None or not isinstance(query, Tensor) or query.is_nested:
             return
-        why = "the axes of what PyTorch's attention"
-        why = why if isinstance(part, nn.MultiheadAttention) else "the axes of what its recurrence"
+        kind = "attention" if isinstance(part, nn.MultiheadAttention) else "recurrence"
+        why = f"the axes of what PyTorch's {kind} in the first block is given"
         if query.ndim == 2:
-            self._see(1, len(query), f"{why} is given,")
+            self._see(1, len(query), why)
         elif query.ndim == 3:
             samples, tokens = query.shape[:2] if part.batch_first else query.shape[1::-1]
             self._see(samples, tokens, why)

@@ -192,6 +192,7 @@ class Recorder:
         self._overflow.send()
         self._figures.send()
         decided = {"layout": self._layout.words, "tensor": self._output.words}
+        decided["stream"] = self._stream.words
         decided["order"] = self._calls.finish(elsewhere=elsewhere)
         if len(self._shapes) > 1:
             decided["shape"] = ", ".join(
