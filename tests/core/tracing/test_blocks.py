@@ -188,7 +188,9 @@ def test_blocks_that_are_not_about_sequences():
 def test_an_unbatched_sequence_is_one_sample():
     torch.manual_seed(0)
     model, x = Holder(stack=pieces(2)), torch.randn(5, 4)
-    alone = trace(model, x)
+    with pytest.raises(InputError, match=r"\(5, 4\), and nothing.*one sequence\)"):
+        trace(model, x)  # as well five samples of no tokens
+    alone = trace(model, x, layout="batch token feature")
     assert set(alone.columns["sample"]) == {0}
     assert alone.columns["value"] == pytest.approx(trace(model, x[None]).columns["value"], rel=1e-6)
 

@@ -18,6 +18,7 @@ add(
     measured=MASK,
     blocks="blocks",
     layout="batch token feature",
+    stream="x",
 )
 add(
     "tracing.trace_in_batches",

@@ -252,7 +252,7 @@ class OverflowWatch(TorchFunctionMode):
     def _look(
         self, query: Tensor, key: Tensor, *_: Any, scale: float | None = None, **__: Any
     ) -> None:
-        query, key = _unmapped(query), _unmapped(key)
+        query, key = unmapped(query), unmapped(key)
         if self._layer is None or query.is_nested or not query.numel() or not key.numel():
             return
         width = query.shape[-1]
@@ -275,7 +275,7 @@ class OverflowWatch(TorchFunctionMode):
 Listener = AttentionWatch | OverflowWatch
 
 
-def _unmapped(tensor: Tensor) -> Tensor:
+def unmapped(tensor: Tensor) -> Tensor:
     """What ``vmap`` maps over, as a whole."""
     while is_functorch_wrapped_tensor(tensor):
         tensor = get_unwrapped(tensor)

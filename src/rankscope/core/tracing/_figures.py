@@ -173,6 +173,7 @@ class Figures:
 
     def finish(self) -> tuple[Columns, Fault | None]:
         """All figures as columns, ``head`` only if attention was measured; and what is wrong."""
+        self._rows.sort(key=lambda row: row.layer)  # layer 0 may have been known after layer 1
         statistics = self._gathered.finish() if self._layers else None
         if statistics is not None and (fault := self._fault(statistics)) is not None:
             return {}, fault
@@ -214,7 +215,10 @@ class Figures:
         if not any(statistics.fault(dtype) for dtype in {dtype for _, dtype in self._layers}):
             return None
         name = next(measure.name for measure in self.of_states if measure.of == "statistics")
-        for state, (layer, dtype) in enumerate(self._layers):
+        for layer, dtype, state in sorted(
+            ((layer, dtype, state) for state, (layer, dtype) in enumerate(self._layers)),
+            key=lambda entry: entry[0],
+        ):
             if words := statistics.only(state).fault(dtype):
                 return Fault(layer, f"layer {layer}, {name}: {words}")
         return None

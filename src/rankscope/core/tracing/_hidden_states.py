@@ -1,15 +1,22 @@
-"""Which tensor of a block is its hidden states, and which of its axes is the batch."""
+"""Which tensors a block takes and gives are its hidden states."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, Literal, NamedTuple, get_args
+import inspect
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
+from torch.overrides import (
+    TorchFunctionMode,
+    _get_current_function_mode,
+    _get_current_function_mode_stack,
+    _pop_mode,
+    _push_mode,
+)
+from torch.utils.weak import WeakIdKeyDictionary
 
-from rankscope.core.network import Network
 from rankscope.core.tracing._described import function_name
-from rankscope.core.tracing._inputs import Ids
-from rankscope.errors import InputError, ShapeError
+from rankscope.errors import InputError
 
 _USUAL_NAMES = ("hidden_states", "last_hidden_state", "x", "src", "input")
 
@@ -20,10 +27,16 @@ Key = tuple[int | str, ...]
 
 
 class Candidate(NamedTuple):
-    """A real tensor inside what a block gives, and where it is."""
+    """A real tensor inside what a block takes or gives, and where it is."""
 
     key: Key
-    tensor: Tensor
+    raw: Tensor
+    """As the block has it: PyTorch's encoders exchange nested tensors."""
+
+    @property
+    def tensor(self) -> Tensor:
+        """The same, dense."""
+        return dense(self.raw)
 
     @property
     def is_usual(self) -> bool:
@@ -48,15 +61,10 @@ def candidates(value: Any, axes: int = 3) -> list[Candidate]:
             "name blocks that take and give hidden states."
         )
     for wanted in (axes, 3):
-        fitting = [one for one in tensors if one.tensor.ndim == wanted]
+        fitting = [one for one in tensors if one.raw.ndim == wanted]
         if fitting:
             return fitting
     return tensors
-
-
-def real_tensors(value: Any) -> list[Tensor]:
-    """Every real tensor a block takes or gives, of any shape."""
-    return [one.tensor for one in _real_tensors(value)]
 
 
 def first_tensor(value: Any) -> Tensor:
@@ -103,7 +111,7 @@ def dense(tensor: Tensor) -> Tensor:
 def _real_tensors(value: Any, key: Key = ()) -> Iterator[Candidate]:
     if isinstance(value, Tensor):
         if value.is_floating_point():
-            yield Candidate(key, dense(value))
+            yield Candidate(key, value)
         return
     for step, inner in _parts(value):
         yield from _real_tensors(inner, (*key, step))
@@ -134,19 +142,24 @@ class OutputChoice:
             named = f"({function_name(option)})" if callable(option) else repr(option)
             self.words = f"output={named}, as told"
 
-    def immediate(self, output: Any) -> Tensor | None:
+    def immediate(self, output: Any) -> Candidate | None:
         """The hidden states where there is nothing to decide, or it was decided; else None."""
         if self._option is not None:
-            return by_option(output, self._option)
+            return Candidate((), by_option(output, self._option))
         for one in _real_tensors(output) if self._key is not None else ():
             if one.key == self._key:
-                return one.tensor
+                return one
         tensors = candidates(output)
-        return tensors[0].tensor if len(tensors) == 1 else None
+        return tensors[0] if len(tensors) == 1 else None
+
+    def going_on(self, output: Any, made: Candidate) -> list[Tensor]:
+        """What the next block must take something of; any of it, if a function makes the states."""
+        every = [one.raw for one in _real_tensors(output)] if callable(self._option) else []
+        return [made.raw, *every]
 
     def among(
         self, open_: "OpenChoice", taken: Sequence[Tensor] | None, first_shape: torch.Size
-    ) -> Tensor:
+    ) -> Candidate:
         """Decide among several, given what the next block takes, if there is one, and the shape of
         layer 0. A block that takes all of them proves nothing, one that takes none of them little.
         """
@@ -170,9 +183,9 @@ class OutputChoice:
             return self._decided(named[0], "of what the next block takes, under the usual name")
         raise _several(like or used)
 
-    def _decided(self, one: Candidate, why: str) -> Tensor:
+    def _decided(self, one: Candidate, why: str) -> Candidate:
         self._key, self.words = one.key, f"{one.place}: {why}"
-        return one.tensor
+        return one
 
 
 def _several(rivals: Sequence[Candidate]) -> InputError:
@@ -184,150 +197,204 @@ def _several(rivals: Sequence[Candidate]) -> InputError:
 
 
 class OpenChoice:
-    """Several tensors of one block's output, among which the next block's input will decide."""
+    """Several tensors of one block's output, among which the next block's input will decide.
+
+    Copies as well: the model may work in place before the next block runs.
+    """
 
     def __init__(self, output: Any, input_shape: torch.Size) -> None:
         self.found = candidates(output, len(input_shape))
         self.like = [one for one in self.found if one.tensor.shape == input_shape]
+        self._copies = {one.key: one.tensor.clone() for one in self.found}
+
+    def as_made(self, one: Candidate) -> Tensor:
+        """What the block gave, whatever became of it."""
+        return self._copies[one.key]
 
 
-Layout = Literal["batch token feature", "token batch feature"]
-BATCH_FIRST, TOKEN_FIRST = get_args(Layout)
-_SETTLE = f"say which: layout={BATCH_FIRST!r} or layout={TOKEN_FIRST!r}."
-_OWN_LAYERS = (nn.TransformerEncoderLayer, nn.TransformerDecoderLayer)
+class Watch(TorchFunctionMode):
+    """Sees the operations of this thread between ``begin`` and ``end``.
 
-
-class LayoutChoice:
-    """The order of the first two axes: as told, as known of the model, or as its parts show it.
-
-    ``words`` is what was decided and why, once it is.
+    It stands below all modes the model enters by itself, whose ends would end it instead.
     """
 
-    def __init__(
+    def __init__(self) -> None:
+        super().__init__()
+        self._aside: list[TorchFunctionMode] = []  # other modes, while this one goes below them
+
+    def begin(self) -> None:
+        """Watch from here on."""
+        while (top := _get_current_function_mode()) is not None:
+            self._aside.append(top)
+            _pop_mode()
+        _push_mode(self)
+        self._put_back()
+
+    def end(self) -> None:
+        """Watch no longer, whether or not anything was watched, and wherever it was interrupted."""
+        while any(mode is self for mode in _get_current_function_mode_stack()):
+            if (top := _get_current_function_mode()) is not self:
+                self._aside.append(top)
+            _pop_mode()
+        self._put_back()
+
+    def _put_back(self) -> None:
+        while self._aside:
+            _push_mode(self._aside[-1])
+            self._aside.pop()
+
+
+class Flow(Watch):
+    """Follows a block's hidden states to the next block: what is computed from them is marked."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._marked = WeakIdKeyDictionary()
+
+    def follow(self, tensors: Iterable[Tensor]) -> None:
+        """Forget what came before, and begin with these."""
+        self._marked = WeakIdKeyDictionary()
+        self._mark(tensors)
+        self.begin()
+
+    def reaches(self, tensor: Tensor) -> bool:
+        """Whether a tensor is, or was computed from, what is followed."""
+        return tensor in self._marked
+
+    def _mark(self, tensors: Iterable[Tensor]) -> None:
+        for tensor in tensors:
+            self._marked[tensor] = True
+
+    def __torch_function__(
         self,
-        model: nn.Module,
-        stack: Sequence[nn.Module],
-        option: Layout | None,
-        model_type: str | None,
-        ids: Ids | None,
-    ) -> None:
-        self._option, self._model_type, self._ids = option, model_type, ids
-        self._own, self._first = isinstance(model, Network), stack[0]
-        self.token_first: bool | None = None
-        self.words = ""
-        if option is not None:
-            self._decide(token_first=option == TOKEN_FIRST, why="as told")
-        elif self._own:
-            self._decide(token_first=False, why="our own network")
-        elif type(self._first) in _OWN_LAYERS:
-            attention: Any = self._first.self_attn
-            self._decide(token_first=not attention.batch_first, why="PyTorch's own layer")
-        elif model_type == "xlnet":
-            self._decide(token_first=True, why="XLNet")
+        func: Callable[..., Any],
+        types: Iterable[type],
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> Any:
+        result = func(*args, **(kwargs or {}))
+        if any(map(self.reaches, tensors_in((args, kwargs)))):
+            self._mark(tensors_in(args[:1] if result is None else result))  # None: x[...] = y
+        return result
 
-    @property
-    def attentions(self) -> list[nn.MultiheadAttention]:
-        """PyTorch's own attention inside the first block, whose input shows the layout."""
-        if self.token_first is not None:
-            return []
-        return [m for m in self._first.modules() if isinstance(m, nn.MultiheadAttention)]
 
-    def look_at_state(self, hidden: Tensor) -> None:
-        """Decide by the shape of the first block's input, unless its parts are to be asked."""
-        ids = self._ids
-        if hidden.ndim == 2:
-            if ids is not None and ids.are_ids and ids.batch > 1 and self._option is None:
-                raise ShapeError(
-                    f"the blocks are given {tuple(hidden.shape)}, without a batch axis, though "
-                    f"{ids.name} has {ids.batch} samples: they seem to be laid end to end. "
-                    "Trace one sample at a time, or switch that off (attn_implementation='sdpa')."
-                )
-            self._decide(token_first=False, why="a single sequence")
-        if self._option is None and not self._own and hidden.ndim == 3:
-            self._look_at_shape(hidden)
-        if self.token_first is None and not self.attentions:
-            if ids is not None and ids.are_ids and ids.batch == ids.tokens > 1:
-                raise InputError(
-                    f"{ids.name} has as many samples as tokens, {ids.batch}, so which axis of the "
-                    f"hidden states is the batch cannot be seen; {_SETTLE}"
-                )
-            self._decide(token_first=False, why="the usual order")
+def tensors_in(value: Any) -> Iterator[Tensor]:
+    """Every tensor inside, of any kind."""
+    if isinstance(value, Tensor):
+        yield value
+    elif isinstance(value, tuple | list | dict):  # asked of every operation, so in few steps
+        for inner in value.values() if isinstance(value, dict) else value:
+            yield from tensors_in(inner)
 
-    def look_at_query(self, attention: nn.MultiheadAttention, query: Any, hidden: Tensor) -> None:
-        """Decide by what PyTorch's attention is given, whose own layout is known."""
-        if self.token_first is not None or not isinstance(query, Tensor) or query.ndim != 3:
-            return
-        a, b = hidden.shape[:2]
-        if query.shape[:2] == (a, b) == (b, a):
-            turned = self._turned_square(attention, query, hidden)
-        elif query.shape[:2] in ((a, b), (b, a)):
-            turned = query.shape[:2] == (b, a)
+
+class Taken:
+    """What a block is called with, by the numbers of its parameters, however it is passed."""
+
+    def __init__(self, block: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        try:
+            call = inspect.signature(block.forward).bind(*args, **kwargs)
+            self._names = list(call.signature.parameters)
+            values = [call.arguments.get(name) for name in self._names]
+        except (TypeError, ValueError):
+            self._names, values = [], [*args, kwargs]
+        tensors = candidates(values, 0)
+        every = list(_real_tensors(values))
+        self.tensors = [one for one in every if one.raw.ndim in (2, 3)] or tensors
+
+    def name(self, key: Key) -> int | str:
+        """What the argument is called, or its number."""
+        step = key[1] if len(key) > 1 and isinstance(key[1], str) else key[0]
+        return self._names[step] if isinstance(step, int) and step < len(self._names) else step
+
+    def at(self, key: Key) -> Candidate | None:
+        """The tensor in this place."""
+        return next((one for one in self.tensors if one.key == key), None)
+
+    def named(self, name: int | str) -> list[Candidate]:
+        """The tensors under a name, or at a number."""
+        return [one for one in self.tensors if name in (self.name(one.key), *one.key[:2])]
+
+
+Stream = int | str
+"""Which argument of a block: its number or its name."""
+
+
+class StreamChoice:
+    """Which argument is the hidden states: what a later block takes of what the one before made.
+
+    The first block alone does not show it, unless it takes but one tensor, or has its hidden states
+    under a name that Transformers gives them, or is PyTorch's own. ``key`` is None until known.
+    """
+
+    def __init__(self, option: Stream | None) -> None:
+        self._option = option
+        self.key: Key | None = None
+        self._first: Taken | None = None
+        self.words = "" if option is None else f"stream={option!r}, as told"
+
+    def begin(self, block: nn.Module, taken: Taken) -> list[Candidate]:
+        """What the first block takes that may be its hidden states."""
+        named = taken.named("hidden_states") or taken.named("hidden")
+        if self._option is not None:
+            named = taken.named(self._option)
+        elif isinstance(block, nn.TransformerEncoderLayer | nn.TransformerDecoderLayer):
+            named = taken.tensors[:1]
+        if self._option is not None and len(named) != 1:
+            names = ", ".join(repr(taken.name(one.key)) for one in taken.tensors)
+            raise InputError(
+                f"stream={self._option!r} is {len(named)} of the tensors that the first block "
+                f"takes ({names}); give the name or the number of one."
+            )
+        rivals = named if len(named) == 1 else _distinct(taken.tensors)
+        if len(rivals) == 1:
+            self.key = rivals[0].key
         else:
-            return
-        self._decide(
-            token_first=attention.batch_first == turned,
-            why="the axes of what PyTorch's attention in the first block is given",
+            self._first = taken
+        return rivals
+
+    def go_on(self, taken: Taken, made: Candidate, flow: Flow) -> Candidate | None:
+        """The hidden states among what a later block takes, which decide what they were at first.
+
+        ``made`` is what the block before gave; None if nothing was computed from it.
+        """
+        reached = [one for one in taken.tensors if flow.reaches(one.raw)]
+        if not reached:
+            return None
+        same = [one for one in reached if one.raw is made.raw]
+        if self.key is not None:
+            mine = [one for one in reached if one.key == self.key]
+            if len(self.key) == 1:  # all that a block gives may go on in place of one tensor
+                mine += [one for one in same if one.key[:1] == self.key]
+            if not mine:
+                raise self._unknown(reached, taken)
+            return mine[0]
+        like = [one for one in reached if one.tensor.shape == made.tensor.shape]
+        rivals = same or like or reached
+        self._decide([one.key for one in rivals])
+        return rivals[0]
+
+    def end(self, shape: torch.Size) -> None:
+        """No block came after the first, which made hidden states of this shape."""
+        assert self._first is not None
+        like = [one.key for one in self._first.tensors if one.tensor.shape == shape]
+        self._decide(like or [one.key for one in self._first.tensors])
+
+    def _decide(self, keys: Sequence[Key]) -> None:
+        assert self._first is not None
+        firsts = [one for key in keys if (one := self._first.at(key)) is not None]
+        if len(_distinct(firsts)) != 1:
+            raise self._unknown(firsts or self._first.tensors, self._first)
+        self.key, name = firsts[0].key, self._first.name(firsts[0].key)
+        self.words, self._first = f"argument {name!r}: what goes on from block to block", None
+
+    def _unknown(self, rivals: Sequence[Candidate], taken: Taken) -> InputError:
+        names = [repr(taken.name(one.key)) for one in rivals]
+        return InputError(
+            "a block takes several tensors that can be its hidden states, and which of them layer "
+            f"0 is cannot be seen: {', '.join(names)}; say which: stream={names[-1]}."
         )
 
-    def settle(self) -> None:
-        """The first block ran and its attention was never called, or not on sequences."""
-        if self.token_first is None:
-            inside = self.attentions
-            if not all(each.batch_first for each in inside):
-                raise InputError(
-                    "PyTorch's attention in the first block wants the tokens first, but it was not "
-                    f"called on the block's tokens, so the block's own layout is not known; "
-                    f"{_SETTLE}"
-                )
-            self._decide(token_first=False, why="the usual order")
 
-    def _look_at_shape(self, hidden: Tensor) -> None:
-        """Compare the first block's input with the token ids."""
-        if self._ids is None:
-            return
-        batch, tokens = self._ids.batch, self._ids.tokens
-        a, b = hidden.shape[:2]
-        if self.token_first is not None:
-            found = b if self.token_first else a
-            certain = self._ids.are_ids and type(self._first) not in _OWN_LAYERS
-            if found != batch and certain:
-                raise self._unlike(hidden)
-        elif (a, b) == (tokens, batch) != (batch, tokens) and not self.attentions:
-            if self._model_type is None:
-                raise InputError(
-                    f"the blocks are given {tuple(hidden.shape)} where {self._ids.name} is "
-                    f"{(batch, tokens)}: either may have the batch first; {_SETTLE}"
-                )
-            self._decide(token_first=True, why=f"{self._ids.name} has these axes turned around")
-        elif a == batch and self._model_type is not None:
-            self._decide(token_first=False, why=f"the axes of {self._ids.name}")
-        elif self._ids.are_ids and a != batch and b != batch:
-            raise self._unlike(hidden)
-
-    def _unlike(self, hidden: Tensor) -> ShapeError:
-        assert self._ids is not None
-        return ShapeError(
-            f"the blocks are given {tuple(hidden.shape)}, but {self._ids.name} has "
-            f"{self._ids.batch} samples of {self._ids.tokens} tokens, so which axis is the batch "
-            f"is not known; {_SETTLE}"
-        )
-
-    def _turned_square(
-        self, attention: nn.MultiheadAttention, query: Tensor, hidden: Tensor
-    ) -> bool:
-        """As many samples as tokens: only equal numbers show whether the axes were turned."""
-        straight, turned = torch.equal(query, hidden), torch.equal(query, hidden.transpose(0, 1))
-        if straight != turned:
-            return turned
-        if attention.batch_first or hidden.shape[0] == 1:
-            return False
-        raise InputError(
-            f"the blocks are given {tuple(hidden.shape)}, as many samples as tokens, and PyTorch's "
-            "attention inside wants the tokens first, which the block may or may not see to "
-            f"itself; {_SETTLE}"
-        )
-
-    def _decide(self, *, token_first: bool, why: str) -> None:
-        if self.token_first is None:
-            self.token_first = token_first
-            self.words = f"{TOKEN_FIRST if token_first else BATCH_FIRST}: {why}"
+def _distinct(tensors: Sequence[Candidate]) -> list[Candidate]:
+    """Without those that are the same tensor once more."""
+    return list({id(one.raw): one for one in reversed(tensors)}.values())[::-1]

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from rankscope.core.checks import measured_tokens, valid_mask
+from rankscope.core.checks import mask_like, measured_tokens, valid_mask
 from rankscope.core.tracing._inputs import PADS_ON_THE_RIGHT, UNNAMED, Ids, Place, ids_among
 from rankscope.errors import InputError, ShapeError
 
@@ -15,8 +15,11 @@ _FAR_BELOW = -1e3
 """Added to logits, this or less hides a token for good."""
 _EITHER_WAY = ("padding_mask", "pad_mask", "input_mask", "encoder_padding_mask")
 """Names that mark the padding in some models and the tokens in others."""
-_OF_SOMETHING_ELSE = ("global", "head", "masked_pos", "special", "loss", "label", "decoder")
-"""Parts of the names of masks that do not say which tokens are padding."""
+_OF_SOMETHING_ELSE = (
+    "global", "head", "masked_pos", "special", "loss", "label", "decoder", "ids", "type",
+    "position", "target",
+)  # fmt: skip
+"""Parts of the names of arguments of zeros and ones that do not say which tokens are padding."""
 
 
 class MaskReading(NamedTuple):
@@ -49,6 +52,9 @@ def read_mask(given: Mapping[str, Any], *, decoder: bool, model_type: str | None
     if isinstance(attention, Tensor):
         if attention.ndim > 2:
             return _of_pairs(name, attention)
+        ids = ids_among(given, decoder=decoder)
+        if attention.ndim == 2 and model_type is None and _may_be_of_pairs(attention, ids):
+            return _of_square(name, attention, ids)
         return _of_new_tokens(_of_tokens(name, attention), given, decoder=decoder)
     for name in ("tgt_key_padding_mask" if decoder else "src_key_padding_mask", "key_padding_mask"):
         if isinstance(padding := given.get(name), Tensor):
@@ -63,7 +69,7 @@ def read_mask(given: Mapping[str, Any], *, decoder: bool, model_type: str | None
                 )
             return MaskReading(padding == 0, f"{name}: 1 is padding, as XLNet has it")
     if not decoder:  # other masks are about the encoder's tokens
-        _refuse_unread(given)
+        _refuse_unread(given, model_type)
     return MaskReading(None, "none: every position is a token")
 
 
@@ -82,17 +88,47 @@ def _refuse_several(name: str, given: Mapping[str, Any]) -> None:
         )
 
 
-def _refuse_unread(given: Mapping[str, Any]) -> None:
-    """A mask under a name that says nothing about which way it is meant."""
-    for name, value in given.items():
-        if not isinstance(value, Tensor) or value.ndim != 2 or value.dtype == torch.float64:
+def _refuse_unread(given: Mapping[str, Any], model_type: str | None) -> None:
+    """Zeros and ones under a name that says nothing about which way they are meant.
+
+    Integers may be ids of two kinds; those of Transformers' models are masks only by name.
+    """
+    tensors = {name: value for name, value in given.items() if isinstance(value, Tensor)}
+    ids = ids_among(given, decoder=False)
+    for name, value in tensors.items():
+        if value.ndim != 2 or len(tensors) == 1 or any(word in name for word in _OF_SOMETHING_ELSE):
             continue
-        if any(word in name for word in _OF_SOMETHING_ELSE):
-            continue
+        integers = not value.is_floating_point() and value.dtype != torch.bool
         named = "mask" in name or name.startswith(UNNAMED)
-        marks = value.dtype == torch.bool or (named and bool(((value == 0) | (value == 1)).all()))
-        if marks and not bool(value.all()) and bool(value.any()):
+        if model_type is not None and integers and not named:
+            continue
+        marks = bool(((value == 0) | (value == 1)).all())
+        if marks and not bool(value.all()) and bool(value.any()) and not _differs(value, ids):
             raise InputError(f"{name} may be a mask that marks tokens or padding; {_SAY}")
+
+
+def _may_be_of_pairs(mask: Tensor, ids: Ids | None) -> bool:
+    """Whether the shape of a mask is that of pairs of tokens, as far as their number is known."""
+    return mask.shape[0] == mask.shape[1] and (ids is None or ids.tokens == len(mask))
+
+
+def _differs(mask: Tensor, ids: Ids | None) -> bool:
+    """Whether a mask can only be of pairs of tokens, and does not hide the same from all."""
+    can_only = ids is not None and ids.batch != len(mask) and _may_be_of_pairs(mask, ids)
+    return can_only and bool((mask != mask[:1]).any())
+
+
+def _of_square(name: str, mask: Tensor, ids: Ids | None) -> MaskReading:
+    """As many rows as columns: of pairs of tokens, or of as many samples as tokens."""
+    if ids is not None and ids.batch != len(mask):
+        return _of_pairs(name, mask[None])
+    tokens = _of_tokens(name, mask).mask
+    if tokens is not None and bool(tokens.all()):
+        return MaskReading(None, f"{name}: hides no token")
+    raise InputError(
+        f"{name} of shape {tuple(mask.shape)} may be about pairs of tokens, or about the tokens of "
+        f"as many samples; {_SAY}"
+    )
 
 
 def _of_tokens(name: str, mask: Tensor) -> MaskReading:
@@ -207,7 +243,7 @@ class TokenChoice:
         if mask is None:
             mask = self._own_padding(shape)
         found = measured_tokens(self._fit("measured", self._measured, shape), mask, shape)
-        return None if found is None else found.expand(shape)
+        return None if found is None else mask_like(found, shape)
 
     def _fit(self, name: str, mask: Tensor | None, shape: tuple[int, int]) -> Tensor | None:
         """A mask as wide as the hidden states, if what is cut or added can only be padding."""

@@ -16,6 +16,7 @@ from rankscope.core.tracing._attention import AttentionWatch, OverflowWatch
 from rankscope.core.tracing._attention_reading import network_scores
 from rankscope.core.tracing._blocks import NONE_RAN
 from rankscope.core.tracing._figures import Columns, Figures
+from rankscope.core.tracing._layouts import LayoutChoice
 from rankscope.core.tracing._left_as_found import LeftAsFound
 from rankscope.core.tracing._masks import TokenChoice
 from rankscope.errors import InputError, ShapeError
@@ -49,23 +50,30 @@ class Calls:
         """Whether a block is running now."""
         return self._running is not None
 
-    def made(self, taken: Sequence[object]) -> Tensor | None:
-        """What the block before made, if it is itself among what the next one takes."""
-        return self._last if any(each is self._last for each in taken) else None
-
-    def enter(self, block: nn.Module, hidden: Tensor) -> None:
-        """A block starts on these hidden states."""
+    def refuse_nested(self, block: nn.Module) -> None:
+        """Raise if a block starts while another runs."""
         if self._running is not None:
             raise InputError(
                 f"{self._name(block)} runs inside {self._name(self._running)}, so they are not one "
                 "layer after another; name blocks that are: blocks=[...]."
             )
+
+    def enter(self, block: nn.Module, hidden: Tensor | None) -> None:
+        """A block starts on these hidden states; None: on nothing computed from the last ones."""
         again = self._runs[id(block)] >= self._meant[id(block)]
-        if again and (self._last is None or not hidden_states.is_same(self._last, hidden)):
+        last = self._last
+        if again and (last is None or hidden is None or not hidden_states.is_same(last, hidden)):
             raise InputError(
                 f"{self._name(block)} ran again, on something else than what the blocks had made: "
                 f"{_ONE_PASS}; or, if those are the model's layers, name every run: "
                 "blocks=[first, second, first, second]."
+            )
+        if hidden is None:
+            raise InputError(
+                f"{self._name(block)} takes nothing that was computed from the hidden states of "
+                "the block before: they run side by side, as branches and experts do, or another "
+                "tensor of the output goes on. Name blocks that run one after another, "
+                "blocks=[...], or the tensor that goes on, output=..."
             )
         self._last = None
         self._running = block
@@ -132,12 +140,13 @@ class Recorder:
         blocks: Sequence[nn.Module],
         figures: Figures,
         *,
-        layout: hidden_states.LayoutChoice,
+        layout: LayoutChoice,
+        stream: hidden_states.StreamChoice,
         output: hidden_states.OutputChoice,
         tokens: TokenChoice,
     ) -> None:
         self._blocks, self._figures = list(blocks), figures
-        self._layout, self._output, self._tokens = layout, output, tokens
+        self._layout, self._stream, self._output, self._tokens = layout, stream, output, tokens
         self._is_ours = all(isinstance(block, Block) for block in blocks)
         self._attention: AttentionWatch | None = None
         if figures.of_attention and not self._is_ours:
@@ -148,29 +157,42 @@ class Recorder:
         self._input_shape = torch.Size()  # of what the running block was given
         self._first_shape = torch.Size()  # of layer 0
         self._shapes: dict[torch.Size, int] = {}  # tokens and features, and the layer from which
-        self._first: Tensor | None = None  # layer 0, while its layout is not known
+        self._firsts: dict[hidden_states.Key, Tensor] = {}  # what may be layer 0, until it is known
+        self._made: hidden_states.Candidate | None = None  # what the block before gave
         self._open: hidden_states.OpenChoice | None = None  # several tensors, while undecided
+        self._flow = hidden_states.Flow()
 
     def listen(self, found: LeftAsFound) -> None:
         """Hooks on all blocks."""
+        found.undo_later(self._layout.end)
+        found.undo_later(self._flow.end)
         self._overflow.listen(found)
         for block in dict.fromkeys(self._blocks):
             found.before(block, self._before)
             found.after(block, self._after)
             if self._figures.of_attention and self._is_ours:
                 found.before(cast(Block, block).attention, self._attend)
-        for attention in self._layout.attentions:
-            found.before(attention, self._look_at_query)
+        for part in self._layout.parts:
+            found.before(part, self._look_at_part)
         if self._attention is not None:
             self._attention.listen(found)
+
+    def stop(self) -> None:
+        """The model has run: what is computed from here on is none of its operations."""
+        self._flow.end()
 
     def finish(self, *, elsewhere: int) -> dict[str, str]:
         """What was decided, once the model has run; raises if not every block did, or if they ran
         ``elsewhere``, in other threads."""
         self._close(None)
+        if self._firsts and self._made is not None:
+            self._stream.end(self._made.tensor.shape)
+            self._measure_first()
+        self._made = None
         self._overflow.send()
         self._figures.send()
         decided = {"layout": self._layout.words, "tensor": self._output.words}
+        decided["stream"] = self._stream.words
         decided["order"] = self._calls.finish(elsewhere=elsewhere)
         if len(self._shapes) > 1:
             decided["shape"] = ", ".join(
@@ -195,58 +217,89 @@ class Recorder:
         return columns
 
     def _before(self, block: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        hidden = self._calls.made(args[:1])  # where most blocks take it
-        if hidden is None or self._open is not None:
-            taken = hidden_states.real_tensors((*args, kwargs))
-            self._close(taken)
-            hidden = self._calls.made(taken)
-        if hidden is None:
-            hidden = hidden_states.first_tensor((*args, kwargs))
-        if self._calls.layer == 0:
-            self._first_shape = hidden.shape
-            self._layout.look_at_state(hidden)
-            if self._layout.token_first is None:
-                self._first = hidden.clone()  # the block may work in place
-            else:
-                self._measure(hidden, 0)
+        self._calls.refuse_nested(block)
+        self._flow.end()
+        is_first = self._calls.layer == 0
+        hidden = (self._begin if is_first else self._go_on)(block, args, kwargs)
         self._calls.enter(block, hidden)
-        self._input_shape = hidden.shape
         self._overflow.begin(block, self._calls.layer)
+
+    def _begin(self, block: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
+        """The first block: what it takes is layer 0, if it is known which tensor and layout."""
+        rivals = self._stream.begin(block, hidden_states.Taken(block, args, kwargs))
+        hidden = rivals[0].tensor
+        _refuse_mapped(hidden, 0)
+        if self._stream.key is not None:
+            self._first_shape = self._input_shape = hidden.shape
+            self._layout.look_at_state(hidden)
+        if self._stream.key is not None and self._layout.token_first is not None:
+            self._measure(hidden, 0)
+        else:  # copies: the block may work in place
+            self._firsts = {rival.key: rival.tensor.clone() for rival in rivals}
+            self._layout.look_at_operations(rival.raw for rival in rivals)
+        return hidden
+
+    def _go_on(
+        self, block: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Tensor | None:
+        """Another block: it takes what the one before made, or something computed from that."""
+        made = self._made
+        usual = self._open is None and self._stream.key in ((0,), (0, 0))
+        if usual and made is not None and args and args[0] is made.raw:  # as most blocks take it
+            self._input_shape = made.tensor.shape
+            return made.tensor
+        taken = hidden_states.Taken(block, args, kwargs)
+        self._close([one.tensor for one in taken.tensors])
+        assert self._made is not None
+        hidden = self._stream.go_on(taken, self._made, self._flow)
+        if hidden is None:
+            return None
+        if self._firsts:
+            self._measure_first()
+        self._input_shape = hidden.tensor.shape
+        return hidden.tensor
 
     def _after(self, _block: nn.Module, _args: tuple[Any, ...], output: Any) -> None:
         self._overflow.end()
-        if self._first is not None:
-            self._layout.settle()
-            self._measure_first()
-        hidden = self._output.immediate(output)
-        if hidden is None:
+        self._layout.end()
+        made = self._output.immediate(output)
+        if made is None:
             self._open = hidden_states.OpenChoice(output, self._input_shape)
             self._calls.leave(self._open.found[0].tensor)
+            self._flow.follow(one.raw for one in self._open.found)
         else:
-            self._calls.leave(hidden)
-            self._measure(hidden, self._calls.layer)
+            self._leave(made, made.tensor)
+            self._flow.follow(self._output.going_on(output, made))
 
-    def _look_at_query(
-        self, attention: nn.MultiheadAttention, args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> None:
-        if self._first is not None:
-            query = args[0] if args else kwargs.get("query")
-            self._layout.look_at_query(attention, query, self._first)
-            if self._layout.token_first is not None:
-                self._measure_first()
+    def _leave(self, made: hidden_states.Candidate, hidden: Tensor) -> None:
+        """The running block made this; as it was then, it is ``hidden``."""
+        self._made = made
+        self._calls.leave(made.tensor)
+        if self._layout.token_first is None:
+            firsts = list(self._firsts.values())
+            self._layout.settle(firsts[0] if len(firsts) == 1 else hidden)
+        if self._stream.key is not None and self._firsts:
+            self._measure_first()
+        self._measure(hidden, self._calls.layer)
+
+    def _look_at_part(self, part: nn.Module, args: tuple[Any, ...], named: dict[str, Any]) -> None:
+        if self._calls.layer == 1 and self._calls.is_running:
+            query = args[0] if args else named.get("query", named.get("input"))
+            firsts = list(self._firsts.values())
+            self._layout.look_at_part(part, query, firsts[0] if len(firsts) == 1 else None)
 
     def _measure_first(self) -> None:
-        assert self._first is not None
-        first, self._first = self._first, None
+        assert self._stream.key is not None
+        first, self._firsts = self._firsts[self._stream.key], {}
+        self._first_shape = first.shape
         self._measure(first, 0)
 
     def _close(self, taken: Sequence[Tensor] | None) -> None:
         """Decide which tensor the block before made, now that the next block's input is known."""
         if self._open is not None:
             open_, self._open = self._open, None
-            hidden = self._output.among(open_, taken, self._first_shape)
-            self._calls.leave(hidden)
-            self._measure(hidden, self._calls.layer)
+            made = self._output.among(open_, taken, self._first_shape)
+            self._leave(made, open_.as_made(made))
 
     def _attend(self, attention: Attention, args: tuple[Any, ...], _kwargs: dict[str, Any]) -> None:
         x, visibility = args
@@ -273,11 +326,7 @@ class Recorder:
                 )
 
     def _measure(self, hidden: Tensor, layer: int) -> None:
-        if is_functorch_wrapped_tensor(hidden):
-            raise InputError(
-                f"layer {layer} runs inside torch.vmap, where a state is one of many; trace the "
-                "model on the whole batch, without vmap around its blocks."
-            )
+        _refuse_mapped(hidden, layer)
         if self._layout.token_first and hidden.ndim == 3:
             hidden = hidden.transpose(0, 1)
         if hidden.ndim == 2:
@@ -292,3 +341,11 @@ class Recorder:
         if 0 in hidden.shape:
             raise ShapeError(f"layer {layer} has shape {tuple(hidden.shape)}: there is no token.")
         self._figures.measure(hidden, layer, self._tokens.measured(hidden))
+
+
+def _refuse_mapped(hidden: Tensor, layer: int) -> None:
+    if is_functorch_wrapped_tensor(hidden):
+        raise InputError(
+            f"layer {layer} runs inside torch.vmap, where a state is one of many; trace the "
+            "model on the whole batch, without vmap around its blocks."
+        )

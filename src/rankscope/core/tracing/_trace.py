@@ -15,8 +15,9 @@ from rankscope.core.network import Network
 from rankscope.core.tracing import _figures
 from rankscope.core.tracing._blocks import Named, find_stack
 from rankscope.core.tracing._figures import DEFAULT_METRICS, Columns, Metrics, SpectraBy
-from rankscope.core.tracing._hidden_states import Layout, LayoutChoice, Output, OutputChoice
+from rankscope.core.tracing._hidden_states import Output, OutputChoice, Stream, StreamChoice
 from rankscope.core.tracing._inputs import Place, given_to, ids_among
+from rankscope.core.tracing._layouts import Layout, LayoutChoice
 from rankscope.core.tracing._left_as_found import LeftAsFound, own_modes
 from rankscope.core.tracing._masks import TokenChoice, choose_mask
 from rankscope.core.tracing._provenance import Provenance, begin_provenance
@@ -42,6 +43,7 @@ def trace(
     measured: Tensor | None = None,
     blocks: Named | None = None,
     layout: Layout | None = None,
+    stream: Stream | None = None,
     output: Output | None = None,
     spectra: SpectraBy = "auto",
 ) -> "Trace":
@@ -69,8 +71,10 @@ def trace(
 
     Unspecified options are inferred from the model, and the provenance says what was chosen and
     why: the stack, the mask, the ``layout`` (whether batch or tokens come first), and which tensor
-    a block's ``output`` is (its number or key, or a function of the output). Where two readings are
-    possible, an error names the option that settles it.
+    a block's ``output`` is (its number or key, or a function of the output). ``stream`` names the
+    argument of a block that is its hidden states. Where two readings are possible, or none is
+    supported by what the model does, an error names the option that settles it. Blocks that do not
+    take what the block before made are no layers of one stack, and are refused.
     Tracing does not synchronise with a GPU during the forward pass, unless exact spectra, σ₂ or a
     function of one's own are asked for, and nothing is kept of a layer but its figures.
     The model runs in evaluation mode and without gradients and is left as it was found; only what
@@ -95,7 +99,8 @@ def trace(
         model,
         stack.blocks,
         _figures.Figures(measures, len(stack.blocks) + 1, spectra_by=spectra),
-        layout=LayoutChoice(model, stack.blocks, layout, place.model_type, ids),
+        layout=LayoutChoice(model, stack.blocks, layout, place.model_type, ids, given.by_name),
+        stream=StreamChoice(stream),
         output=OutputChoice(output),
         tokens=TokenChoice(mask, measured, ids, place.model_type),
     )
@@ -115,6 +120,7 @@ def trace(
         found.evaluate(modules)
         recorder.listen(found)
         model(*given.args, **{**given.kwargs, **seen})
+        recorder.stop()
         settings |= recorder.finish(elsewhere=found.elsewhere)
         columns = recorder.columns()
     if found.drawn:
