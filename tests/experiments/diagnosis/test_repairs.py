@@ -11,16 +11,16 @@ from rankscope.core.network import Network, Spec
 from rankscope.core.weights import named_tensors, tensor_digests
 from rankscope.errors import InputError
 from rankscope.experiments.diagnosis import examine, health, measured_of, weights_of
-from rankscope.experiments.diagnosis._causes import (
+from rankscope.experiments.diagnosis._causes import suspects
+from rankscope.experiments.diagnosis._measure import VIEWS
+from rankscope.experiments.diagnosis._repairs import check_folder, exchanged, write_repaired
+from rankscope.experiments.diagnosis._texts import between_texts
+from rankscope.experiments.diagnosis._weights import (
     directions,
     figures_of,
     products,
     read_weights,
-    suspects,
 )
-from rankscope.experiments.diagnosis._measure import VIEWS
-from rankscope.experiments.diagnosis._repairs import check_folder, exchanged, write_repaired
-from rankscope.experiments.diagnosis._texts import between_texts
 from rankscope.experiments.questions.diagnose import Config, run
 from rankscope.experiments.studies import zoo
 from rankscope.models.families import load

@@ -48,6 +48,9 @@ _BY_NAME = (
 _SKIPPED = {*vars(nn.Module()), "_is_full_backward_hook", "_compiled_call_impl"}
 _SKIPPED |= {"_hf_hook", "warnings_issued", "generation_config"}
 """Attributes of modules that are read elsewhere, or that no number of a forward pass comes from."""
+_OF_MAKING = ("__init__", "__new__", "__setstate__")
+"""Methods that no number of a forward pass comes from: what they made is read itself. PyTorch's
+compiler exchanges those of every module."""
 _LIBRARIES = ("torch", "transformers", "rankscope")
 """Whose functions read no number from globals that users set, and whose classes rarely change."""
 
@@ -273,7 +276,7 @@ class Description:
                 value = value.__func__
             elif isinstance(value, property):
                 value = value.fget
-            if isinstance(value, FunctionType):
+            if isinstance(value, FunctionType) and name not in _OF_MAKING:
                 methods[name] = value
             elif not name.startswith("__") and _is_number(value):
                 numbers.append((name, self.of(value)))

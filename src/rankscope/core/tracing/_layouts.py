@@ -64,7 +64,8 @@ class LayoutChoice(Watch):
         super().__init__()
         self._option, self._model_type, self._ids = option, model_type, ids
         self._is_ours, self._first = isinstance(model, Network), stack[0]
-        shapes = [each.shape for each in given.values() if isinstance(each, Tensor) and each.ndim]
+        tensors = [value for value in given.values() if isinstance(value, Tensor)]
+        shapes = [tensor.shape for tensor in tensors if tensor.ndim and not tensor.is_nested]
         self._sizes = [{shape[0] for shape in shapes}, {n for shape in shapes for n in shape[:2]}]
         self._inputs: list[Tensor] = []
         self._sights: list[_Sight] = []

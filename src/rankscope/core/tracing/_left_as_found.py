@@ -90,9 +90,13 @@ class LeftAsFound:
 
     def change(self, make: Callable[[], object], undo: Undo) -> None:
         """Make a change now and undo it in the end, each while no other thread does so."""
+        self.undo_later(undo)
+        self._alone(make)
+
+    def undo_later(self, undo: Undo) -> None:
+        """Undo in the end what may be changed in the meantime."""
         assert self._entered == 4, "use with LeftAsFound() as found, found, found, found"
         self._undo.append(undo)
-        self._alone(make)
 
     def _alone(self, call: Callable[[], object]) -> None:
         if self._in_lock:  # an exception came between the end of a call and the lock's release

@@ -93,7 +93,11 @@ def _refuse_unread(given: Mapping[str, Any], model_type: str | None) -> None:
 
     Integers may be ids of two kinds; those of Transformers' models are masks only by name.
     """
-    tensors = {name: value for name, value in given.items() if isinstance(value, Tensor)}
+    tensors = {
+        name: value
+        for name, value in given.items()
+        if isinstance(value, Tensor) and value.layout == torch.strided and not value.is_nested
+    }
     ids = ids_among(given, decoder=False)
     for name, value in tensors.items():
         if value.ndim != 2 or len(tensors) == 1 or any(word in name for word in _OF_SOMETHING_ELSE):

@@ -164,7 +164,7 @@ class Recorder:
 
     def listen(self, found: LeftAsFound) -> None:
         """Hooks on all blocks."""
-        found.undo_later(self._layout.end)
+        found.undo_later(self._layout.end)  # both begin in hooks, while the model runs
         found.undo_later(self._flow.end)
         self._overflow.listen(found)
         for block in dict.fromkeys(self._blocks):

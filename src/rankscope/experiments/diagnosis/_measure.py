@@ -23,7 +23,6 @@ from rankscope.core.checks import valid_mask
 from rankscope.core.network import Attention, Network, Visibility
 from rankscope.errors import InputError
 from rankscope.experiments import kit
-from rankscope.experiments.diagnosis._causes import Reading, read_weights
 from rankscope.experiments.diagnosis._tokens import (
     common_tokens,
     last_token,
@@ -32,6 +31,7 @@ from rankscope.experiments.diagnosis._tokens import (
     token_distances,
     turn,
 )
+from rankscope.experiments.diagnosis._weights import Reading, read_weights
 
 PARTS = ("attention", "MLP", "norm")
 MOST_VALUES = 64

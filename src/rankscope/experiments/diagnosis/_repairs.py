@@ -18,9 +18,15 @@ from rankscope.core.theory import thresholds
 from rankscope.errors import InputError
 from rankscope.experiments import kit
 from rankscope.experiments.diagnosis import _causes as causes
-from rankscope.experiments.diagnosis._causes import Product, Suspect, Weight
+from rankscope.experiments.diagnosis._causes import Suspect
 from rankscope.experiments.diagnosis._measure import VIEWS, Measured, measure
 from rankscope.experiments.diagnosis._texts import between_texts
+from rankscope.experiments.diagnosis._weights import (
+    Product,
+    Weight,
+    is_passed_through,
+    products,
+)
 from rankscope.numerals import plural, short
 from rankscope.results import Finding
 
@@ -167,7 +173,7 @@ def health(finding: Finding, measured: Measured, twin: Measured | None = None) -
             reading.figures["directions"]
             for reading in measured.weights
             if (reading.weight.layer, reading.weight.part) == (layer, finding.part)
-            and causes.is_passed_through(reading.weight)
+            and is_passed_through(reading.weight)
             and "directions" in reading.figures
         ]
         return math.log10(min(here, default=1.0))
@@ -244,7 +250,7 @@ def mend(
         findings,
         () if fresh is None else tuple(judge(fresh)),
         tuple(suspects[:_LISTED]),
-        causes.products(subject.network) if suspects else (),
+        products(subject.network) if suspects else (),
     )
 
 

@@ -13,10 +13,11 @@ from typing import Final
 import torch
 
 from rankscope.core.theory import thresholds
-from rankscope.experiments.diagnosis._causes import Suspect, describe, is_passed_through
+from rankscope.experiments.diagnosis._causes import Suspect, describe
 from rankscope.experiments.diagnosis._evidence import Evidence, Sighting, Words, rule
 from rankscope.experiments.diagnosis._measure import PARTS, VIEWS
 from rankscope.experiments.diagnosis._texts import between_texts
+from rankscope.experiments.diagnosis._weights import is_passed_through
 from rankscope.numerals import plural, power_of_ten, sentence_case, short
 
 _MORE: Final = "all tokens become alike"
