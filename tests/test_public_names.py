@@ -6,7 +6,7 @@ import pytest
 
 NAMES = {
     "rankscope": """
-        Bounds Loaded Network Path Prediction Result Spec Trace __version__ advise ask
+        Bounds Loaded Network Path Prediction Result Spec Trace __version__ activations advise ask
         bounds compare count_paths deep deep_trace design_values diagnose enumerate_paths
         errors experiments families figures find_equilibria head_shares load masks
         metric_catalogue metrics network path_lengths path_matrix path_output paths predict
@@ -85,8 +85,8 @@ NAMES = {
         stability_of stable_search step_jacobian thresholds
     """,
     "rankscope.core.tracing": """
-        DEFAULT_METRICS MEASURES Provenance Trace captured_input captured_states choose_measures
-        evaluating find_blocks trace trace_in_batches with_replaced_state
+        DEFAULT_METRICS MEASURES Provenance Trace activations captured_input captured_states
+        choose_measures evaluating find_blocks trace trace_in_batches with_replaced_state
     """,
     "rankscope.models.training": """
         Approach Classify Examples Hull LanguageConfig LanguageModel Memorisation Recipe

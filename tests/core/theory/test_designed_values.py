@@ -48,7 +48,7 @@ def test_the_tokens_come_back_from_every_kind_of_block(case, lively, tokens):
     net = lively(Spec(layers, heads, 8, **options))
     x = in_range(net, tokens(5, 8))
     before = copy.deepcopy(net.state_dict())
-    designed = design_values(x, net)
+    designed = design_values(net, x)
     for state in designed.states(x.unsqueeze(0)):
         assert torch.allclose(state[0], x, atol=1e-11)
     assert not torch.allclose(net(x.unsqueeze(0))[0], x, atol=1e-3)
@@ -70,7 +70,7 @@ def test_one_head_gets_the_theorys_matrix(tokens):
     c = torch.tensor([0.5, 1.0, 2.0, 3.0], dtype=torch.float64)
     logits = (x @ query_key[0, 0] @ x.T / 2).masked_fill(~Causal().matrix(4), -torch.inf)
     expected = x.inverse() @ logits.softmax(-1).inverse() @ torch.diag(c) @ x
-    attention = design_values(x, net, c=c).blocks[0].attention
+    attention = design_values(net, x, c=c).blocks[0].attention
     designed = attention.value.weight.T @ attention.output.weight.T
     assert torch.allclose(designed, expected, rtol=1e-10)
 
@@ -81,7 +81,7 @@ def test_several_heads_get_the_solution_of_least_norm(tokens):
     x = tokens(3, 4)
     stacked = torch.cat([(x @ q @ x.T / 2).softmax(-1) @ x for q in query_key[0]], 1)
     expected = torch.linalg.pinv(stacked) @ x
-    assert torch.allclose(design_values(x, net).blocks[0].attention.output.weight.T, expected)
+    assert torch.allclose(design_values(net, x).blocks[0].attention.output.weight.T, expected)
 
 
 def test_the_scales_move_the_jacobian_but_not_the_equilibrium(tokens):
@@ -89,7 +89,7 @@ def test_the_scales_move_the_jacobian_but_not_the_equilibrium(tokens):
         tokens(1, 1, 3, 3), torch.zeros(1, 1, 3, 3).double(), head_width=3, norm="sphere"
     )
     x = in_range(net, tokens(3, 3, seed=4))
-    designed = [design_values(x, net, c=c) for c in (1.0, torch.tensor([1.0, 2.0, 3.0]))]
+    designed = [design_values(net, x, c=c) for c in (1.0, torch.tensor([1.0, 2.0, 3.0]))]
     assert all(torch.allclose(each(x[None])[0], x, atol=1e-12) for each in designed)
     one, other = (step_jacobian(each, x) for each in designed)
     assert not torch.allclose(one, other, rtol=0.1)
@@ -102,7 +102,7 @@ def test_sixty_digits_agree(tokens):
         query_key, torch.zeros_like(query_key), head_width=1, norm="sphere", mask="causal"
     )
     x = in_range(net, tokens(3, 3, seed=5))
-    attention = design_values(x, net, c=2.0).blocks[0].attention
+    attention = design_values(net, x, c=2.0).blocks[0].attention
     weights = (attention.value.weight.T @ attention.output.weight.T).detach()
     with mpmath.workdps(60):
         state, w, q = (mpmath.matrix(each.tolist()) for each in (x, weights, query_key[0, 0]))
@@ -152,7 +152,7 @@ def test_tokens_of_mean_square_one_pass_for_what_the_norm_returns():
 
 def test_heads_at_least_as_wide_as_the_network_get_identity_values(lively, tokens):
     net = lively(Spec(1, 2, 3, mlp_ratio=0, norm="none", head_width=4))
-    value = design_values(tokens(3, 3), net).blocks[0].attention.value
+    value = design_values(net, tokens(3, 3)).blocks[0].attention.value
     one_head = torch.eye(4, 3, dtype=torch.float64)
     assert torch.equal(value.weight, torch.cat([one_head, one_head]))
     assert not value.bias.any()
@@ -161,55 +161,55 @@ def test_heads_at_least_as_wide_as_the_network_get_identity_values(lively, token
 def test_tokens_outside_the_range_of_the_norm_are_refused(lively, tokens):
     net = lively(Spec(1, 1, 4, mlp_ratio=0, norm="sphere", norm_place="post"))
     with pytest.raises(InputError, match=r"token \d is not in the range of Sphere.*apply the norm"):
-        design_values(2 * in_range(net, tokens(3, 4)), net)
+        design_values(net, 2 * in_range(net, tokens(3, 4)))
     layer = lively(Spec(1, 1, 4, mlp_ratio=0, norm="layer", norm_place="post"))
     x = in_range(layer, tokens(3, 4))
     with pytest.raises(InputError, match="ties c to the size of the token"):
-        design_values(x, layer, c=0.1)
+        design_values(layer, x, c=0.1)
     with pytest.raises(InputError, match="apply the norm first"):
-        design_values(x + 1, layer, c=0.1)
+        design_values(layer, x + 1, c=0.1)
 
 
 def test_what_cannot_be_designed_says_why(lively, tokens):
     net = lively(Spec(1, 1, 4, mlp_ratio=0, norm="none"))
     flat = tokens(1, 4).repeat(3, 1)
     with pytest.raises(InputError, match=r"condition number .*x has rank 1"):
-        design_values(flat, net)
+        design_values(net, flat)
     with pytest.raises(InputError, match=r"5 tokens have condition number ∞ \(4 columns"):
-        design_values(tokens(5, 4), net)
+        design_values(net, tokens(5, 4))
     zero = torch.zeros(1, 1, 4, 4, dtype=torch.float64)
     with pytest.raises(InputError, match="attention that is invertible"):
-        design_values(tokens(3, 4), Network.from_matrices(zero, zero, head_width=4))
+        design_values(Network.from_matrices(zero, zero, head_width=4), tokens(3, 4))
     with pytest.raises(SpecError, match=r"without\(\"mlp\"\)"):
-        design_values(tokens(3, 4), lively(Spec(1, 1, 4)))
+        design_values(lively(Spec(1, 1, 4)), tokens(3, 4))
     two_masks = Spec(
         2, 1, 4, mlp_ratio=0, norm="none", shared_layers=True, layer_masks=["full", "causal"]
     )
     with pytest.raises(SpecError, match="shares its weights with one under another mask"):
-        design_values(tokens(3, 4), lively(two_masks))
+        design_values(lively(two_masks), tokens(3, 4))
     with pytest.raises(InputError, match="leave c out"):
-        design_values(tokens(3, 4), net, c=1.0)
+        design_values(net, tokens(3, 4), c=1.0)
 
 
 def test_bad_arguments_are_answered_with_sentences(lively, tokens):
     net = lively(Spec(1, 1, 4, mlp_ratio=0, norm="sphere", norm_place="post"))
     x = in_range(net, tokens(3, 4))
     with pytest.raises(KindError, match="c='2' is a str"):
-        design_values(x, net, c="2")
+        design_values(net, x, c="2")
     with pytest.raises(ShapeError, match="one number for each of 3 tokens"):
-        design_values(x, net, c=torch.ones(2))
+        design_values(net, x, c=torch.ones(2))
     for bad in (0.0, -1.0, float("nan"), float("inf")):
         with pytest.raises(InputError, match="out of range"):
-            design_values(x, net, c=bad)
+            design_values(net, x, c=bad)
     with pytest.raises(ShapeError, match="batch of one"):
-        design_values(x.repeat(2, 1, 1), net)
+        design_values(net, x.repeat(2, 1, 1))
     with pytest.raises(KindError, match="expected a Network"):
-        design_values(x, nn.Linear(4, 4))
+        design_values(nn.Linear(4, 4), x)
     with pytest.raises(UnsupportedModelError, match="a Linear is a norm whose rule is not known"):
         norm_preimage(nn.Linear(4, 4), x)
     with pytest.raises(InputError, match="nan at"):
-        design_values(x * float("nan"), net)
-    assert torch.equal(design_values(x[None], net)(x[None]), design_values(x, net)(x[None]))
+        design_values(net, x * float("nan"))
+    assert torch.equal(design_values(net, x[None])(x[None]), design_values(net, x)(x[None]))
 
 
 def test_the_sphere_and_masks_of_one_length_work(tokens):
@@ -220,4 +220,4 @@ def test_the_sphere_and_masks_of_one_length_work(tokens):
         query_key, torch.zeros_like(query_key), head_width=1, norm="sphere", mask=mask
     )
     x = Sphere()(tokens(1, 3, 3))
-    assert torch.allclose(design_values(x, net)(x), x, atol=1e-12)
+    assert torch.allclose(design_values(net, x)(x), x, atol=1e-12)

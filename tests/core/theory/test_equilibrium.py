@@ -35,7 +35,7 @@ def test_the_tangent_space_has_the_spectrum_and_the_rest_is_zero(norm, lively, t
     net = lively(spec)
     after = net.blocks[0].steps[0].after
     x = after(tokens(1, 3, 4))[0].detach()
-    net = design_values(x, net)
+    net = design_values(net, x)
     jacobian = step_jacobian(net, x)
     bases = []
     for token in x:

@@ -133,7 +133,7 @@ def test_sixty_digits_confirm_the_equilibrium_and_its_distance(tokens):
     query_key = 0.5 * tokens(3, 3, seed=2)
     net = one_step(torch.eye(3), query_key, mask="causal")
     begin = tokens(1, 3, 3, seed=3)
-    net = design_values((begin / begin.norm(dim=-1, keepdim=True))[0], net)
+    net = design_values(net, (begin / begin.norm(dim=-1, keepdim=True))[0])
     attention = net.blocks[0].attention
     weights = (attention.value.weight.T @ attention.output.weight.T).detach()
     start = begin[0] / begin[0].norm(dim=-1, keepdim=True)

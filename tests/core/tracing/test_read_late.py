@@ -258,12 +258,12 @@ def test_batches_are_joined_as_their_traces_are():
 def test_batches_of_a_model_that_changes_are_refused():
     net = Network.random(Spec(2, 2, 8), seed=0)
 
-    def train():
+    def train(_share):
         with torch.no_grad():
             net.blocks[0].mlp.up.weight.mul_(2)
 
     with pytest.raises(InputError, match="cannot be joined"):
-        trace_in_batches(net, X, batch_size=1, on_batch=train)
+        trace_in_batches(net, X, batch_size=1, on_step=train)
 
 
 @pytest.mark.parametrize("way", [copy.copy, copy.deepcopy, lambda t: pickle.loads(pickle.dumps(t))])

@@ -300,11 +300,11 @@ def test_batches_change_nothing(padded, batch_size, lively, tokens):
     calls = []
     whole = trace(net, x, token_mask=token_mask)
     parts = trace_in_batches(
-        net, x, batch_size=batch_size, token_mask=token_mask, on_batch=lambda: calls.append(1)
+        net, x, batch_size=batch_size, token_mask=token_mask, on_step=calls.append
     )
     for name in DEFAULT_METRICS:
         assert values(parts, name) == pytest.approx(values(whole, name), rel=1e-10)
-    assert len(calls) == math.ceil(5 / batch_size)
+    assert calls == [min(batch_size * n, 5) / 5 for n in range(1, 1 + math.ceil(5 / batch_size))]
     assert _without_digests(parts) == _without_digests(whole)
 
 

@@ -151,7 +151,7 @@ def saved(tmp_path: Path) -> Path:
 
 def test_checkpoints_their_architecture_and_an_earlier_result(saved: Path, tmp_path: Path) -> None:
     ids = [[1, 7, 8, 2], [1, 9, 2]]
-    first = compare([saved, f"{saved}/checkpoint-10@init"], ids=ids, seed=3)
+    first = compare([saved, f"{saved}/checkpoint-10@init"], ids, seed=3)
     names = ["checkpoint-10", "checkpoint-200", "checkpoint-10 at initialisation"]
     assert first.table["variant"].drop_nulls().unique(maintain_order=True).to_list() == names
     assert len(set(first.provenance["weights"].values())) == 3
@@ -164,7 +164,7 @@ def test_checkpoints_their_architecture_and_an_earlier_result(saved: Path, tmp_p
     assert [each.figure for each in first.drawings] == ["by_setting"] * 3 + ["by_layer"]
     for drawing in first.drawings:
         figures.draw(drawing, first)
-    again = compare([saved, f"{saved}/checkpoint-10@init"], ids=ids, seed=3)
+    again = compare([saved, f"{saved}/checkpoint-10@init"], ids, seed=3)
     assert again.provenance["digest"] == first.provenance["digest"]
     assert again.table.equals(first.table)
     # A trace kept in a file stands for its model, on whatever it read.
@@ -173,10 +173,10 @@ def test_checkpoints_their_architecture_and_an_earlier_result(saved: Path, tmp_p
     subject = Subject(Network.random(Spec(2, 2, 8)), torch.randn(2, 4, 8))
     old = kept.run(kept.configuration(subject=subject, metrics=("relative_residual",)))
     path = results.write(old, tmp_path / "old.parquet")
-    mixed = compare([path, model], ids=ids)
+    mixed = compare([path, model], ids)
     assert mixed.table["variant"].unique(maintain_order=True).to_list() == ["old", "BertModel"]
     assert mixed.listings[1].rows[0][1:] == (None,) * 4
-    assert "not measured on the same input" in compare([path, saved], ids=ids[:1]).warnings[0]
+    assert "not measured on the same input" in compare([path, saved], ids[:1]).warnings[0]
 
 
 def test_what_cannot_be_compared_is_refused(subjects) -> None:

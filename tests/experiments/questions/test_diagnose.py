@@ -36,19 +36,20 @@ CHAPTERS = [
 ]
 
 
-def inputs() -> tuple[torch.Tensor, torch.Tensor]:
-    return embed(passages()[:3], 16, length=40, dtype=torch.float64)
+def inputs() -> dict[str, torch.Tensor]:
+    x, token_mask = embed(passages()[:3], 16, length=40, dtype=torch.float64)
+    return {"inputs": x, "token_mask": token_mask}
 
 
 @pytest.fixture(scope="module")
 def found():
-    return diagnose(Network.random(SPEC, dtype=torch.float64), *inputs(), batch_size=2)
+    return diagnose(Network.random(SPEC, dtype=torch.float64), **inputs(), batch_size=2)
 
 
 @pytest.fixture(scope="module")
 def collapsed():
     network = Network.random(SPEC, dtype=torch.float64).without("skip", "mlp")
-    return diagnose(network, *inputs())
+    return diagnose(network, **inputs())
 
 
 def test_variants_are_those_of_the_paper() -> None:
@@ -93,7 +94,7 @@ def test_it_can_be_shown_written_and_read_back(found, tmp_path) -> None:
 
 
 def test_figures_equal_a_plain_trace(found) -> None:
-    x, mask = inputs()
+    x, mask = inputs().values()
     san = Network.random(SPEC, dtype=torch.float64).without("skip", "mlp")
     for variant, network in (("SAN", san), ("this model", Network.random(SPEC, dtype=x.dtype))):
         expected = trace(network, x, metrics=["relative_residual"], token_mask=mask).table
@@ -125,7 +126,7 @@ def test_what_helps_is_tried_on_the_very_weights(collapsed) -> None:
     rows = {row[0]: row[1:] for row in advice.listings[0].rows}
     assert rows["as it is"][0] < 1e-3
     assert rows["skips added"][0] > 0.1
-    x, mask = inputs()
+    x, mask = inputs().values()
     whole = Network.random(SPEC, dtype=torch.float64).without("mlp")
     expected = tables.summary(trace(whole, x, metrics=["relative_residual"], token_mask=mask).table)
     assert rows["skips added"][1] == pytest.approx(expected.sort("layer")["median"][-1])
@@ -144,7 +145,7 @@ def test_samples_that_disagree_are_said_in_the_headline() -> None:
 
 
 def test_text_that_does_not_fit_gets_no_verdict() -> None:
-    x, mask = inputs()
+    x, mask = inputs().values()
     lengths = mask.sum(-1).tolist()
     unknown = InputCheck(
         "text",
@@ -160,7 +161,7 @@ def test_text_that_does_not_fit_gets_no_verdict() -> None:
 
 
 def test_the_reading_of_san_is_honoured() -> None:
-    x, mask = inputs()
+    x, mask = inputs().values()
     subject = Subject(Network.random(SPEC, dtype=x.dtype), x, mask)
     last = []
     for parts in PARTS:
@@ -170,7 +171,7 @@ def test_the_reading_of_san_is_honoured() -> None:
 
 
 def test_all_of_the_subject_is_honoured() -> None:
-    x, token_mask = inputs()
+    x, token_mask = inputs().values()
     network = Network.random(SPEC, dtype=torch.float64)
     measured = token_mask.clone()
     measured[:, 0] = False
@@ -187,7 +188,7 @@ def test_all_of_the_subject_is_honoured() -> None:
 
 
 def test_the_same_seed_gives_the_same_answer(found) -> None:
-    again = diagnose(Network.random(SPEC, dtype=torch.float64), *inputs(), batch_size=2)
+    again = diagnose(Network.random(SPEC, dtype=torch.float64), **inputs(), batch_size=2)
     assert again.table.equals(found.table)
     assert again.parts == found.parts
     assert again.stem == found.stem
@@ -196,15 +197,15 @@ def test_the_same_seed_gives_the_same_answer(found) -> None:
 @pytest.mark.parametrize(
     ("call", "says"),
     [
-        (lambda net, x: diagnose(net, x, texts=["a"]), "two inputs"),
-        (lambda net, x: diagnose(net, token_mask=x[..., 0] > 0), "none was given"),
+        (lambda net, _: diagnose(net, [[1, 2]]), "reads hidden states"),
+        (lambda net, x: diagnose(net, token_mask=x[..., 0] > 0), "give them, too"),
         (lambda net, x: diagnose(net, x, pickled=True), "pickled is about loading"),
         (lambda _, x: diagnose("bert-base", x, init=True), "are for a Network"),
     ],
 )
 def test_calls_that_mean_nothing_are_refused(call, says: str) -> None:
     with pytest.raises(InputError, match=says):
-        call(Network.random(SPEC), inputs()[0].float())
+        call(Network.random(SPEC), inputs()["inputs"].float())
 
 
 @pytest.mark.parametrize("tokens", [2, 5])
@@ -220,7 +221,7 @@ def test_samples_with_one_token_are_left_out_and_said() -> None:
     mask = torch.ones(2, 6, dtype=torch.bool)
     mask[1, 1:] = False
     network = Network.random(Spec(2, 2, 16, init="lecun"))
-    told = diagnose(network, x, mask)
+    told = diagnose(network, x, token_mask=mask)
     assert told.warnings == ("Left out: 1 of 2 samples, with fewer than two tokens that count.",)
     assert told.findings[0].samples == 1
     with pytest.raises(InputError, match="no sample has two tokens that count"):

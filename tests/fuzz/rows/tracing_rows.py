@@ -33,6 +33,7 @@ add(
 add("tracing.find_blocks", tracing.find_blocks, model=NET, named="blocks")
 add("tracing.choose_measures", tracing.choose_measures, metrics=("residual", "dispersion"))
 add("tracing.evaluating", tracing.evaluating, model=NET)
+add("tracing.activations", tracing.activations, model=NET, inputs=X, names="blocks.*.attention")
 add("tracing.captured_input", tracing.captured_input, blocks=BLOCKS, run=lambda: NET(X))
 add("tracing.captured_states", tracing.captured_states, blocks=BLOCKS, run=lambda: NET(X))
 add(

@@ -39,7 +39,7 @@ def deep_trace(
     center: Center = "mean",
     token_mask: Tensor | None = None,
     measured: Tensor | None = None,
-    on_layer: Callable[[], None] | None = None,
+    on_step: Callable[[float], None] | None = None,
     on_state: Callable[[SplitState], None] | None = None,
 ) -> Trace:
     """Run a network in scaled arithmetic and take every layer's residual, to 10^−100000 and below.
@@ -57,8 +57,9 @@ def deep_trace(
     ``log10_contraction``, of ``r'/r``, level where collapse is exponential; and
     ``log10_cubic_constant``, of ``r'/r³``, level where it is doubly exponential. Tokens that are
     all equal have ``log10_residual`` minus infinity.
-    ``measured`` says which tokens count, as in ``trace``. ``on_layer`` is called after each layer,
-    ``on_state`` with the hidden state of each, that of the input first.
+    ``measured`` says which tokens count, as in ``trace``. ``on_step`` is called after each layer
+    with the share of the layers that is done, ``on_state`` with the hidden state of each, that of
+    the input first.
 
     Logarithms are good to ten digits or so, relative where they are large, as long as tokens differ
     by what is left of them beside one common row. Differences *inside* a group of tokens that agree
@@ -76,7 +77,7 @@ def deep_trace(
     measurement = Measurement(norm, center, measured)
     notes = {"arithmetic": "scaled, float64", "norm": norm, "center": center}
     start = SplitState.of(x.detach(), token_mask)
-    read, beside = _run(network, start, measurement, on_layer, on_state)
+    read, beside = _run(network, start, measurement, on_step, on_state)
     beyond = read.beyond[1:].any(1)
     if bool(beyond.any()):
         layer = 1 + int(beyond.to(torch.uint8).argmax())
@@ -93,7 +94,7 @@ def _run(
     network: Network,
     start: SplitState,
     measurement: Measurement,
-    on_layer: Callable[[], None] | None,
+    on_step: Callable[[float], None] | None,
     on_state: Callable[[SplitState], None] | None,
 ) -> tuple[Read, Beside | None]:
     """Every layer's logarithms, and what speaks against them; nothing waits for the numbers."""
@@ -105,11 +106,11 @@ def _run(
     beside = step_away(network, start, found)
     if beside is not None:
         together, measurement = start.join(beside.state), measurement.with_one_more(beside.of)
-    for _, state in later_states(network, together):
+    for layer, state in later_states(network, together):
         own = state if beside is None else state.first(count)
         noted.add(own, measurement.logarithms(state))
-        if on_layer is not None:
-            on_layer()
+        if on_step is not None:
+            on_step(layer / network.spec.layers)
         if on_state is not None:
             on_state(own)
     return noted.read(), beside

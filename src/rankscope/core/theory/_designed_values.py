@@ -28,13 +28,13 @@ Rows = Float[Tensor, "token feature"]
 
 
 @checked
-def design_values(x: Tensor, network: Network, *, c: float | Tensor | None = None) -> Network:
+def design_values(network: Network, x: Tensor, *, c: float | Tensor | None = None) -> Network:
     """A copy of a network with values and outputs such that each layer returns ``x`` unchanged.
 
     >>> from rankscope.core.network import Spec
     >>> x = torch.eye(3, dtype=torch.float64)
     >>> net = Network.random(Spec(1, 1, 3, mlp_ratio=0, norm="sphere", norm_place="post"))
-    >>> torch.allclose(design_values(x, net.double())(x[None]), x[None])
+    >>> torch.allclose(design_values(net.double(), x)(x[None]), x[None])
     True
 
     ``x`` is ``(token, feature)`` or a batch of one, in the network's dtype. Queries, keys, norms,

@@ -1,8 +1,10 @@
 """The stack of blocks in a model, and the hidden states that go through it."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from difflib import get_close_matches
+from fnmatch import fnmatchcase
 from functools import cached_property
 from typing import Any
 
@@ -11,6 +13,7 @@ from torch import Tensor, nn
 from rankscope.arguments import checked
 from rankscope.core.network import Network
 from rankscope.core.tracing._hidden_states import first_tensor
+from rankscope.core.tracing._inputs import given_to
 from rankscope.core.tracing._left_as_found import LeftAsFound, before_compilation
 from rankscope.errors import BlocksNotFoundError, InputError
 
@@ -220,4 +223,56 @@ def captured_states(blocks: Sequence[nn.Module], run: Callable[[], object]) -> l
         run()
     if not states:
         raise InputError(NONE_RAN)
+    return states
+
+
+@checked
+def activations(
+    model: nn.Module,
+    inputs: Tensor | Mapping[str, Any] | Sequence[Any],
+    names: str | Sequence[str],
+) -> dict[str, Tensor]:
+    """The outputs of named modules while a model runs, in the order they ran.
+
+    >>> import torch
+    >>> model = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2))
+    >>> states = activations(model, torch.ones(3, 4), "*")
+    >>> {name: tuple(state.shape) for name, state in states.items()}
+    {'0': (3, 8), '1': (3, 8), '2': (3, 2)}
+
+    ``names`` are paths as in ``model.named_modules()``, where ``*`` stands for anything:
+    ``"encoder.layer.*.attention"``. ``inputs`` are as for ``trace``; the model runs in evaluation
+    mode without gradients and is left as it was. Of several tensors that a module returns, the
+    first is kept. A module that runs again is listed as ``name#2``.
+    """
+    patterns = (names,) if isinstance(names, str) else tuple(names)
+    wanted: dict[nn.Module, str] = {}
+    for pattern in patterns:
+        chosen = {
+            module: path
+            for path, module in model.named_modules()
+            if path and fnmatchcase(path, pattern)
+        }
+        if not chosen:
+            paths = [path for path, _ in model.named_modules() if path]
+            near = "".join(
+                f"; did you mean {path!r}?" for path in get_close_matches(pattern, paths, 1)
+            )
+            raise InputError(f"the model has no module {pattern!r}{near or '.'}")
+        wanted |= chosen
+    states: dict[str, Tensor] = {}
+
+    def keep(module: nn.Module, _args: tuple[Any, ...], output: Any) -> None:
+        path, number = wanted[module], 1
+        while (key := path if number == 1 else f"{path}#{number}") in states:
+            number += 1
+        states[key] = first_tensor(output).clone()
+
+    given = given_to(model, inputs)
+    with LeftAsFound() as found, found, found, found:
+        found.without_gradients()
+        found.evaluate(list(model.modules()))
+        for module in wanted:
+            found.after(module, keep)
+        model(*given.args, **given.kwargs)
     return states

@@ -138,18 +138,23 @@ def trace_in_batches(
     token_mask: Tensor | None = None,
     measured: Tensor | None = None,
     spectra: SpectraBy = "auto",
-    on_batch: Callable[[], None] | None = None,
+    on_step: Callable[[float], None] | None = None,
 ) -> "Trace":
-    """``trace`` for more samples than fit at once; ``on_batch`` is called after each batch."""
+    """``trace`` for more samples than fit at once.
+
+    ``on_step`` is called after each batch with the share of the samples that is done.
+    """
     parts: list[Trace] = []
+    done = 0
     for batch in batches(x, token_mask, measured, size=batch_size):
         _, samples, mask, counted = batch
         part = trace(
             model, samples, metrics=metrics, token_mask=mask, measured=counted, spectra=spectra
         )
         parts.append(part)
-        if on_batch is not None:
-            on_batch()
+        done += len(samples)
+        if on_step is not None:
+            on_step(done / len(x))
     return Trace.joined(parts)
 
 

@@ -16,6 +16,7 @@ from rankscope.core.network import Network, Spec, drawable
 from rankscope.errors import InputError
 from rankscope.experiments import advice, kit
 from rankscope.experiments.advice import Change, Trial
+from rankscope.models.calls import Inputs, as_network, read_inputs
 from rankscope.models.text import embed, passages
 from rankscope.results import Headline
 
@@ -276,10 +277,10 @@ def _table(trials: Sequence[Trial], charted: Sequence[Trial]) -> pl.DataFrame:
 
 @checked
 def advise(
-    design: "Spec | Network | Loaded | nn.Module | str | Path",
-    x: Tensor | None = None,
-    token_mask: Tensor | None = None,
+    model: "Spec | Network | Loaded | nn.Module | str | Path",
+    inputs: "Inputs | None" = None,
     *,
+    token_mask: Tensor | None = None,
     draws: Count = 8,
     candidates: Count = 4,
     confirmed: Count = 3,
@@ -294,9 +295,10 @@ def advise(
     >>> print(found.sentences[1][:28])
     The best change: skips added
 
-    ``design`` is a spec, or a network or model (whatever ``rankscope.load`` takes) whose
-    architecture is meant: weights are drawn anew. ``x`` is what the blocks are given, ``(batch,
-    token, feature)``; unless given, 32 tokens of the first bundled passage. Every change is
+    ``model`` is a spec, or a network or model (whatever ``rankscope.load`` takes) whose
+    architecture is meant: weights are drawn anew. ``inputs`` are hidden states ``(batch, token,
+    feature)`` for the first block, by default 32 tokens of the first bundled passage; a model also
+    takes texts or token ids. Every change is
     predicted from two draws, the best of each kind again from ``draws`` (``candidates`` of them),
     and of those that help the best ``confirmed`` are measured on so many ``networks`` each.
 
@@ -306,7 +308,7 @@ def advise(
     a decade in the mean. Of those that help equally, to a tenth, the cheaper comes first: another
     initialisation, then another function, then other parameters, then less context.
     """
-    subject = _subject(design, x, token_mask, seed)
+    subject = _subject(model, inputs, token_mask, seed)
     config = Config(
         subject,
         draws=draws,
@@ -318,10 +320,17 @@ def advise(
     return run(config, on_step or kit.silent)
 
 
-def _subject(design: Any, x: Tensor | None, token_mask: Tensor | None, seed: int) -> kit.Subject:
+def _subject(
+    design: Any, inputs: Inputs | None, token_mask: Tensor | None, seed: int
+) -> kit.Subject:
     """The architecture, as a network of its own, and what it reads."""
-    if x is None and token_mask is not None:
-        raise InputError("token_mask says which tokens of x count; give x, too.")
+    if inputs is None and token_mask is not None:
+        raise InputError("token_mask says which tokens of the inputs count; give inputs, too.")
+    x = None
+    if inputs is not None and isinstance(design, Spec | Network):
+        x, token_mask = read_inputs(inputs, token_mask)[1:]
+        if x is None or not x.is_floating_point():
+            raise InputError("a design reads hidden states (batch, token, feature), not text.")
     title, network, twin = "", design, None
     if isinstance(design, Spec):
         network = Network.random(design, seed=seed)
@@ -335,10 +344,12 @@ def _subject(design: Any, x: Tensor | None, token_mask: Tensor | None, seed: int
         def twin(seed: int) -> Network:
             return loaded.reinitialised(seed=seed).network
 
-        if x is None:
+        if inputs is None:
             read, check = read_model(loaded, length=_LENGTH, seed=seed)
             refuse_unfit(title, check)
             x, token_mask = read.x, read.token_mask
+        else:
+            _, x, token_mask = as_network(loaded, inputs, token_mask)
     if x is None:
         spec = network.spec
         x, token_mask = embed(passages()[:1], spec.width, length=_LENGTH, seed=seed)

@@ -17,6 +17,7 @@ from rankscope.errors import InputError
 from rankscope.experiments import kit
 from rankscope.experiments.questions import _comparison as words
 from rankscope.experiments.variants import TRANSFORMER
+from rankscope.models.calls import Inputs, Read, read_inputs
 from rankscope.models.families import Loaded
 from rankscope.results import Result
 
@@ -205,9 +206,8 @@ def _from_result(model: Model, result: Result) -> words.Measured:
 @checked
 def compare(
     models: Mapping[str, Source] | Sequence[Source],
-    texts: Sequence[str] | None = None,
+    inputs: "Inputs | None" = None,
     *,
-    ids: Sequence[Sequence[int]] | None = None,
     length: int | None = None,
     samples: int = 32,
     special_tokens: bool = True,
@@ -223,21 +223,24 @@ def compare(
     >>> from transformers import BertConfig, BertModel
     >>> shape = dict(vocab_size=50, hidden_size=8, num_attention_heads=2, intermediate_size=8)
     >>> made = {f"{n} layers": BertModel(BertConfig(**shape, num_hidden_layers=n)) for n in (1, 2)}
-    >>> compare(made, ids=[[1, 2, 3, 4]]).listings[0].columns[:3]
+    >>> compare(made, [[1, 2, 3, 4]]).listings[0].columns[:3]
     ('model', 'layers', 'input')
 
     Each of ``models`` is a folder, a Hub id, either with ``@init`` behind it for the same
     architecture at initialisation, a model or what ``rankscope.load`` returns, a ``Subject``, or a
     ``Result`` of ``trace`` or ``diagnose`` or its ``.parquet`` file. A folder with checkpoints of a
     training stands for all of them. The other options are those of ``rankscope.load`` and of what
-    is read: ``texts``, token ``ids``, or the first ``samples`` bundled passages, cut to ``length``
-    tokens: 128 unless given, or as many as a model has positions for.
+    is read: ``inputs`` are texts or token ids, by default the first ``samples`` bundled passages,
+    cut to ``length`` tokens: 128 unless given, or as many as a model has positions for.
     """
+    given = Read(None, None, None) if inputs is None else read_inputs(inputs)
+    if given.tensor is not None and given.ids is None:
+        raise InputError("models of different widths read texts or token ids, not hidden states.")
     config = Config(
         seed,
         compared_models(models),
-        None if texts is None else tuple(texts),
-        None if ids is None else tuple(tuple(row) for row in ids),
+        given.texts,
+        None if given.ids is None else tuple(tuple(row) for row in given.ids),
         samples,
         length,
         special_tokens,

@@ -13,6 +13,7 @@ from rankscope.core.network import Network
 from rankscope.errors import InputError
 from rankscope.experiments import diagnosis, kit, variants
 from rankscope.experiments.questions import advise
+from rankscope.models.calls import Inputs, Read, as_network, read_inputs
 from rankscope.models.text import passages
 
 if TYPE_CHECKING:
@@ -181,10 +182,9 @@ def run(config: Config, on_step: kit.OnStep) -> kit.Result:
 @checked
 def diagnose(
     model: "str | Path | nn.Module | Loaded | Network",
-    x: Tensor | None = None,
-    token_mask: Tensor | None = None,
+    inputs: "Inputs | None" = None,
     *,
-    texts: list[str] | tuple[str, ...] | None = None,
+    token_mask: Tensor | None = None,
     measured: Tensor | None = None,
     parts: variants.Parts = "steps",
     length: int | None = None,
@@ -197,39 +197,46 @@ def diagnose(
     """Is a model collapsing, where, why, and what could be done about it?
 
     >>> from rankscope import Network, Spec
-    >>> found = diagnose(Network.random(Spec(2, 2, 16, init="lecun")), texts=["A rose is a rose."])
+    >>> found = diagnose(Network.random(Spec(2, 2, 16, init="lecun")), ["A rose is a rose."])
     >>> found.headline.text
     'No collapse'
     >>> [finding.kind for finding in found.findings]
     ['depth collapse', 'width collapse', 'entropy collapse', 'layer collapse', ...]
 
     ``model`` is whatever ``rankscope.load`` takes or returns (a folder, a Hub id, a transformers
-    model), which reads ``texts`` (the bundled passages unless given); ``loading`` are options of
-    ``load``. A ``Network`` reads ``x``, or texts in random embeddings. ``measured`` leaves tokens
-    out of the figures that the network still sees (CLS and the like); ``parts`` says
-    what SAN and the others lack (see ``four_variants``); ``seed`` draws the networks to compare
-    with; ``on_step`` is told the share of the work that is done. ``fix`` is a folder, new or empty,
-    into which the model is written with the repairs that help, its own files untouched.
+    model); ``loading`` are options of ``load``. ``inputs`` are texts or token ids, the bundled
+    passages by default; a ``Network`` also takes hidden states, and reads texts in random
+    embeddings. ``measured`` leaves tokens out of the figures that the network still sees (CLS and
+    the like); ``parts`` says what SAN and the others lack (see ``four_variants``); ``seed`` draws
+    the networks to compare with; ``on_step`` is called with the share of the work that is done.
+    ``fix`` is a folder, new or empty, into which the model is written with the repairs that help;
+    its own files are not touched.
     """
+    given = Read(None, None, None) if inputs is None else read_inputs(inputs, token_mask)
     if isinstance(model, Network):
         if loading:
             raise InputError(f"{next(iter(loading))} is about loading a model; this is a network.")
-        if x is not None:
-            if texts is not None:
-                raise InputError("x and texts are two inputs; give one of them.")
-            subject = kit.Subject(model, x, token_mask, measured, title_of(model))
+        if given.tensor is not None:
+            network, x, mask = as_network(model, given.tensor, given.token_mask)
+            subject = kit.Subject(network, x, mask, measured, title_of(model))
         elif token_mask is not None or measured is not None:
-            raise InputError("token_mask and measured are about x, and none was given.")
+            raise InputError("token_mask and measured are about hidden states; give them, too.")
         else:
-            read = passages() if texts is None else texts
+            read = passages() if given.texts is None else given.texts
             tokens = 128 if length is None else length
             subject = network_subject(model, read, length=tokens, seed=seed)
-    elif x is not None or token_mask is not None or measured is not None:
-        raise InputError("x, token_mask and measured are for a Network; a model reads texts.")
+    elif measured is not None or (given.tensor is not None and given.ids is None):
+        raise InputError(
+            "hidden states and measured are for a Network; a model reads texts or ids."
+        )
+    elif token_mask is not None and given.tensor is None:
+        raise InputError("token_mask is about token ids or hidden states; give them, too.")
     else:
         from rankscope.ask import model_subject  # imports Transformers
 
-        subject = model_subject(model, texts, length=length, seed=seed, **loading)
+        subject = model_subject(
+            model, given.texts, ids=given.ids, length=length, seed=seed, **loading
+        )
     subject = replace(subject, batch_size=whole("batch_size", batch_size, least=1))
     folder = "" if fix is None else str(fix)
     return run(Config(subject, parts, seed, folder), on_step or kit.silent)
