@@ -141,7 +141,7 @@ def test_all_layers_are_suspects_together_if_they_differ_alike() -> None:
     subject = subject_of()
     twin = read_weights(replace(subject, network=Network.random(subject.network.spec, seed=9)))
     for layer in range(1, 6):
-        multiply(subject, layer, "up", 40.0)
+        multiply(subject, layer, "up", 200.0)
     suspected = suspects(read_weights(subject), twin)
     assert [suspect.place for suspect in suspected] == [(-1, "MLP")] * 5
     assert all(suspect.elsewhere is None and suspect.is_unusual for suspect in suspected)

@@ -74,7 +74,16 @@ UNUSUAL_WEIGHT: Final = 10.0
 directions), from which on it is noted whatever it does to the tokens."""
 UNUSUAL_ALONE: Final = 30.0
 """The same for gains and biases, which differ more from layer to layer in trained models, and for
-embeddings, shared blocks and all layers at once, which are held against the twin alone."""
+embeddings and shared blocks, which are held against the twin alone."""
+UNUSUAL_EVERYWHERE: Final = 100.0
+"""The same for all layers at once: what starts small, such as the last matrices of GPT-2's
+branches, grows by tens in training."""
+FEW_OTHERS: Final = 0.1
+"""What differs from token to token in a sublayer's output, over the same in the twin, below which
+it counts as dead where there is only one other layer to hold it against."""
+DOMINANT_WEIGHT: Final = 3.0
+"""Factor between a weight of a sublayer and usual ones, without which its output does not count as
+dominating: the first MLP of trained decoders outgrows their small embeddings."""
 FAINT_LOGITS: Final = 0.01
 """Scale of the logits over that in the other layers, below which attention looks at all tokens
 alike."""

@@ -1,6 +1,7 @@
 """Causes and repairs in words: what a finding says of them, and the chapters Why and What now."""
 
 import math
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Final
 
@@ -18,15 +19,17 @@ def explain(finding: Finding, mended: Mended) -> Finding:
     """A finding with what is to blame for it, and what was tried."""
     if not is_bad(finding):
         return finding
-    for cause in mended.causes:
-        if _blames(cause, finding):
-            return replace(
-                finding,
-                module=cause.paths[0],
-                cause=f"{sentence_case(_place(cause))} is to blame: {cause.sentence}.",
-                remedy=_remedy(cause, mended),
-            )
-    return finding
+    blamed = [cause for cause in mended.causes if _blames(cause, finding)]
+    if not blamed:
+        return finding
+    return replace(
+        finding,
+        module=blamed[0].paths[0],
+        cause=" ".join(
+            f"{sentence_case(_place(cause))} is to blame: {cause.sentence}." for cause in blamed
+        ),
+        remedy=_remedy(blamed, mended),
+    )
 
 
 def _place(cause: Cause) -> str:
@@ -35,10 +38,11 @@ def _place(cause: Cause) -> str:
     return f"layer {cause.layer}, {cause.part}," if cause.layer else "the embedding"
 
 
-def _remedy(cause: Cause, mended: Mended) -> str:
-    """What mending a cause does to the figures of all it is to blame for, and what it costs."""
+def _remedy(blamed: Sequence[Cause], mended: Mended) -> str:
+    """What mending causes does to the figures of all they are to blame for, and what it costs."""
     left = {each.kind for each in mended.left if is_bad(each)}
-    shared = [each for each in mended.found if _blames(cause, each)]
+    shared = [each for each in mended.found if any(_blames(cause, each) for cause in blamed)]
+    repairs = "; ".join(cause.repair for cause in blamed)
     figures = ", ".join(
         f"{_FIGURES[each.kind]} from {_shown(each, mended.before, mended)} to "
         f"{_shown(each, mended.after, mended)}"
@@ -46,9 +50,9 @@ def _remedy(cause: Cause, mended: Mended) -> str:
     )
     gone = [each.kind for each in shared if each.kind not in left]
     takes = "It takes" if len(mended.causes) == 1 else "All repairs together take"
-    words = f"Tried on this model's weights: {cause.repair}. {takes} {figures}"
+    words = f"Tried on this model's weights: {repairs}. {takes} {figures}"
     words += f"; {' and '.join(gone)} {'is' if len(gone) == 1 else 'are'} gone." if gone else "."
-    if cause.drawn:
+    if any(cause.drawn for cause in blamed):
         words += " What was learned there is lost: it has to be trained."
     return " ".join(filter(None, [words, at_fault(mended)]))
 

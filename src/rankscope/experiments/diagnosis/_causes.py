@@ -9,6 +9,8 @@ import math
 from collections.abc import Sequence
 from typing import Final, NamedTuple, cast
 
+from torch import nn
+
 from rankscope.core.theory import thresholds
 from rankscope.experiments.diagnosis._weights import Figure, Reading, Weight, median
 from rankscope.numerals import short
@@ -61,10 +63,19 @@ class Suspect(NamedTuple):
         return -1 if self.everywhere else self.weight.layer, self.weight.part
 
     @property
+    def is_beside_others(self) -> bool:
+        """Whether other layers show it, or it is unusual without them."""
+        return self.is_unusual or (self.elsewhere is not None and self.weight.layer > 0)
+
+    @property
     def is_unusual(self) -> bool:
         """Whether it is worth a finding of its own, whatever it does to the tokens."""
-        plain = self.figure not in ("gain", "bias") and self.elsewhere is not None
-        factor = thresholds.UNUSUAL_WEIGHT if plain else thresholds.UNUSUAL_ALONE
+        alone = self.elsewhere is None and self.figure != "equal rows"
+        factor = thresholds.UNUSUAL_WEIGHT
+        if self.everywhere:
+            factor = thresholds.UNUSUAL_EVERYWHERE
+        elif alone or self.figure in ("gain", "bias"):
+            factor = thresholds.UNUSUAL_ALONE
         return self.score >= math.log(factor)
 
 
@@ -115,8 +126,10 @@ def _suspect(
     if others and name == "size" and abs(_log(value, fresh)) < _AS_DRAWN:
         score = abs(_log(value, usual))  # as large as an untrained one, and the others are not
     score -= 2 * min(spread, 1.0)
-    # A twin that starts from zero says nothing about the size of what is learned.
-    if score >= (_NOTICED if others else _NOTICED_ALONE) and (others or fresh > 0):
+    # A twin that starts from zero says nothing about the size of what is learned, but for biases,
+    # which are held against what is common.
+    known = bool(others) or fresh > 0 or name == "bias"
+    if score >= (_NOTICED if others else _NOTICED_ALONE) and known:
         return Suspect(reading.weight, reading.path, name, value, elsewhere, fresh, score)
     shared = _score(name, value, fresh, fresh)
     if fresh > 0 and min(shared, _score(name, usual, fresh, fresh)) >= _EVERYWHERE:
@@ -178,9 +191,13 @@ def describe(suspect: Suspect) -> str:
     beside = f"untrained {short(suspect.fresh, digits=2)}"
     if suspect.elsewhere is not None:
         beside = f"elsewhere {short(suspect.elsewhere, digits=2)}, {beside}"
-    if figure == "equal rows" and suspect.value < thresholds.EQUAL_ROWS:
+    path = f"`{suspect.path}`"
+    if suspect.weight.value.numel() < suspect.weight.stored.numel():
+        path += f" ({suspect.weight.role})"  # of several matrices that are stored as one
+    words = isinstance(suspect.weight.module, nn.Embedding)
+    if figure == "equal rows" and suspect.value < thresholds.EQUAL_ROWS and words:
         return (
-            f"`{suspect.path}`: all rows are equal (relative dispersion {value}, {beside}), so "
+            f"{path}: all rows are equal (relative dispersion {value}, {beside}), so "
             "that every word has the same embedding"
         )
     what = WORDS[figure]
@@ -188,4 +205,4 @@ def describe(suspect: Suspect) -> str:
         what = "norm bias beside its gain"
     elif figure == "directions" and suspect.weight.value.ndim == 1:
         what = "features it lets through (participation ratio)"
-    return f"`{suspect.path}`: {what} {value}, {beside}"
+    return f"{path}: {what} {value}, {beside}"

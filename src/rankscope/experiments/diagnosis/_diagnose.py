@@ -81,7 +81,7 @@ def diagnose_subject(
     twin = references.untrained(subject, seed)
     fresh = None if twin is None else measured_of(twin)
     findings, loss = judge(few, measured, on_context, fresh)
-    mended = _mend(subject, twin, measured.of_samples(torch.arange(len(few.x))), fresh, on_mend)
+    mended = _mend(subject, measured.of_samples(torch.arange(len(few.x))), fresh, on_mend)
     findings = tuple(explain(finding, mended) for finding in findings)
     reference, missing = references.random_networks(few, seed, on_reference)
     ablations = chapters.trace_ablations(few, lacking, on_ablation)
@@ -156,19 +156,18 @@ def examine(subject: kit.Subject, seed: int = 0) -> Mended:
     """
     twin, measured = references.untrained(subject, seed), measured_of(subject)
     fresh = None if twin is None else measured_of(twin)
-    return _mend(subject, twin, measured, fresh, kit.silent)
+    return _mend(subject, measured, fresh, kit.silent)
 
 
 def _mend(
     subject: kit.Subject,
-    twin: kit.Subject | None,
     measured: Measured,
     fresh: Measured | None,
     on_step: kit.OnStep,
 ) -> Mended:
     """What is to blame for what the rules find, and what mends it; figures are of few samples."""
     judge_one = partial(judge_few, subject, fresh)
-    return mend(subject, twin, measured, fresh, judge_one, _first, on_step)
+    return mend(subject, measured, fresh, judge_one, _first, on_step)
 
 
 def measured_of(subject: kit.Subject) -> Measured:

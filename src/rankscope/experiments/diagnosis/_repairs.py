@@ -29,6 +29,7 @@ from rankscope.experiments.diagnosis._weights import (
 )
 from rankscope.numerals import plural, short
 from rankscope.results import Finding
+from rankscope.streams import stream
 
 _GROUPS: Final = 5
 """Parts that are tried at first; fewer in each round that follows."""
@@ -192,7 +193,6 @@ def health(finding: Finding, measured: Measured, twin: Measured | None = None) -
 
 def mend(
     subject: kit.Subject,
-    twin: kit.Subject | None,
     measured: Measured,
     fresh: Measured | None,
     judge: Judge,
@@ -205,17 +205,10 @@ def mend(
     repair restores most is kept, and the next round looks at what is left.
     """
     found = tuple(judge(measured))
-    bench = _Bench(subject, twin, prepare(subject), prepare, measured, fresh)
+    bench = _Bench(subject, prepare(subject), prepare, measured, fresh)
     suspects: list[Suspect] = []
     if any(map(is_bad, found)):
         suspects = causes.suspects(measured.weights, () if fresh is None else fresh.weights)
-    if not any(each.fate in ("collapse", "slow") for each in found):
-        # Nothing is lost: that a trained model differs from an untrained one is no suspicion.
-        suspects = [
-            each
-            for each in suspects
-            if each.is_unusual or (each.weight.layer and not each.everywhere)
-        ]
     blamed: list[Cause] = []
     tried: list[Cause] = []
     changes: Changes = {}
@@ -224,6 +217,9 @@ def mend(
         kinds = {each.kind for each in found if is_bad(each)}
         bad = [each for each in findings if is_bad(each) and each.kind in kinds]
         left.sort(key=lambda group: -_relevance(group, bad))
+        if all(finding.fate == "noted" for finding in bad):
+            # Nothing is lost: that a trained model differs from an untrained one is no suspicion.
+            left = [group for group in left if any(each.is_beside_others for each in group)]
         if not bad or not left:
             break
         trials = [bench.trial(group, changes, bad, now) for group in left[: _GROUPS - round_]]
@@ -284,7 +280,11 @@ def _restored(
 
 
 def _total(bad: Sequence[Finding], restored: Mapping[str, float]) -> float:
-    return sum(_WEIGHTS[each.fate] * restored[each.kind] for each in bad)
+    """What a repair is worth; a note, which is no loss, does not speak against it."""
+    return sum(
+        _WEIGHTS[finding.fate] * max(restored[finding.kind], 0.0 if finding.fate == "noted" else -1)
+        for finding in bad
+    )
 
 
 @dataclass(frozen=True)
@@ -292,7 +292,6 @@ class _Bench:
     """Where repairs are tried: a model, its twin, and the samples that are measured."""
 
     subject: kit.Subject
-    twin: kit.Subject | None
     few: kit.Subject
     prepare: Prepare
     before: Measured
@@ -325,8 +324,9 @@ class _Bench:
         self, trial: Cause, changes: Changes, bad: Sequence[Finding], before: Measured
     ) -> Cause:
         """The one weight of a group that does nearly all of it, if one does; else all of them."""
-        whole = _total(bad, trial.restored)
-        for suspect in trial.members[:_TOLD] if len(trial.members) > 1 else ():
+        whole, several = _total(bad, trial.restored), len(trial.members) > 1
+        alike = trial.members[0].everywhere  # one layer alone would not do
+        for suspect in trial.members[:_TOLD] if several and not alike else ():
             alone = self.trial((suspect,), changes, bad, before)
             if _total(bad, alone.restored) >= _ENOUGH * whole:
                 return alone
@@ -359,8 +359,6 @@ class _Bench:
         """A weight with its figure as elsewhere."""
         figure, usual = suspect.figure, suspect.usual
         if figure == "bias":
-            matrix = suspect.weight.matrix
-            assert matrix is not None
             least = usual / max(suspect.value, 1e-300)
             return value * min(1.0, least)
         if figure == "equal rows" and suspect.value >= thresholds.EQUAL_ROWS:
@@ -368,10 +366,7 @@ class _Bench:
         if figure == "directions" and value.ndim == 1:
             return value.clamp(-_CLIPPED * value.abs().median(), _CLIPPED * value.abs().median())
         if self._redrawn(suspect):
-            drawn = self._counterpart(suspect.weight)
-            if drawn is None:
-                return value
-            drawn = drawn.to(value)
+            drawn = self._counterpart(suspect.weight).to(value)
             if figure in ("dead rows", "dead columns"):
                 axis = 1 if figure == "dead rows" else 0
                 lengths = value.norm(dim=axis, keepdim=True)
@@ -398,12 +393,12 @@ class _Bench:
             return suspect.value < thresholds.EQUAL_ROWS
         return suspect.figure != "bias"
 
-    def _counterpart(self, weight: Weight) -> Tensor | None:
-        """The same weight of the untrained twin."""
+    def _counterpart(self, weight: Weight) -> Tensor:
+        """The same weight of the untrained twin, or random numbers where there is no twin."""
         for reading in () if self.fresh is None else self.fresh.weights:
             if (reading.weight.layer, reading.weight.role) == (weight.layer, weight.role):
                 return reading.weight.value
-        return None
+        return torch.randn(weight.value.shape, generator=stream(0, "repair", weight.role))
 
     def _size(self, weight: Weight) -> float:
         """The usual root mean square of a weight of this role; that of the twin if it is alone."""

@@ -88,7 +88,9 @@ def width(evidence: Evidence) -> Words | str:
     seen = Sighting(
         known <= thresholds.WIDTH_EXPONENT, known <= thresholds.WIDTH_HINT_EXPONENT, known
     )
-    name = "No width collapse" if seen.fate == "absent" else "Width collapse"
+    name = {"absent": "No width collapse", "slow": "Width collapse under way"}.get(
+        seen.fate, "Width collapse"
+    )
     power = short(seen.typical[0], digits=2)
     return Words(
         seen,
@@ -313,9 +315,11 @@ def _sublayers(
     more = ", …" if len(rest) > 4 else ""
     also = f" The same is true of {', '.join(rest[:4])}{more}." if rest else ""
     this, others, untrained = (short(each, digits=2) for each in figures)
+    beside = [f"{others} in other layers"] if len(evidence.measured.turned) > 1 else []
+    beside += [f"{untrained} in the untrained twin"] if evidence.twin is not None else []
     words = (
-        f"the {' and the '.join(same)} of layer {layer} {told.format(figure=this)}; it is {others} "
-        f"in other layers and {untrained} in the untrained twin.{also}"
+        f"the {' and the '.join(same)} of layer {layer} {told.format(figure=this)}; it is "
+        f"{' and '.join(beside)}.{also}"
     )
     at = torch.tensor([figures[0]], dtype=torch.float64)
     return Words(Sighting(~nothing, ~nothing, at, torch.tensor([layer])), words, " and ".join(same))
@@ -325,17 +329,18 @@ def _sublayers(
     "dead sublayer",
     "what attention, an MLP or a norm puts out differs from token to token by less than "
     f"{thresholds.DEAD_SUBLAYER:g} of what it does in the other layers, and by less than in the "
-    "untrained twin; or here and in the other layers by less than "
-    f"{thresholds.DEAD_SUBLAYER:g} of what it does in the twin (in parts of the state's size); or "
-    "the logits of attention lie less far apart than in the twin, and less than "
-    f"{thresholds.FAINT_LOGITS:g} of what they do in the other layers",
+    f"untrained twin ({thresholds.FEW_OTHERS:g} of it in a model of two layers); or here and in "
+    f"the other layers by less than {thresholds.DEAD_SUBLAYER:g} of what it does in the twin (in "
+    "parts of the state's size); or the logits of attention lie less far apart than in the twin, "
+    f"and less than {thresholds.FAINT_LOGITS:g} of what they do in the other layers",
 )
 def dead(evidence: Evidence) -> Words:
     """Whether a sublayer does nothing, or the same to every token."""
-    least = thresholds.DEAD_SUBLAYER
+    least, several = thresholds.DEAD_SUBLAYER, len(evidence.measured.turned) > 2
 
     def is_dead(_layer: int, _part: str, figure: float, usual: float, fresh: float) -> bool:
-        alone = figure < least * usual and figure < fresh
+        part_of_fresh = 1.0 if several else thresholds.FEW_OTHERS
+        alone = figure < least * usual and figure < part_of_fresh * fresh
         return alone or max(figure, usual) < least * fresh
 
     seen, words, part, *_ = _sublayers(
@@ -361,7 +366,8 @@ def dead(evidence: Evidence) -> Words:
     f"attention or an MLP puts out more than {thresholds.DOMINANT_SUBLAYER:g} times what the same "
     "part of the untrained twin does, and what it does in the other layers, in parts of the state "
     "it is added to, and more than that state; and its output is as much longer than in the "
-    "other layers, or the state at the input as much shorter than the twin's",
+    f"other layers, by some weight of it that is unusual by a factor of "
+    f"{thresholds.DOMINANT_WEIGHT:g}, or the state at the input is as much shorter than the twin's",
 )
 def dominating(evidence: Evidence) -> Words:
     """Whether a sublayer drowns all others, or the embeddings drown in it."""
@@ -378,10 +384,17 @@ def dominating(evidence: Evidence) -> Words:
         for layer, length, usual, _ in evidence.beside("lengths", part)
     }
 
+    unusual_parts = {
+        (suspect.weight.layer, suspect.weight.part)
+        for suspect in evidence.suspects
+        if suspect.score >= math.log(thresholds.DOMINANT_WEIGHT)
+    }
+
     def dominates(layer: int, part: str, figure: float, usual: float, fresh: float) -> bool:
         if part == "norm" or not (figure > 1.0 and figure > most * max(usual, fresh)):
             return False
-        return longer[layer, part] > most / 2 or (faint and layer == 1)
+        heavy = longer[layer, part] > most / 2 and (layer, part) in unusual_parts
+        return heavy or (faint and layer == 1)
 
     seen, words, part, *_ = _sublayers(
         evidence, "sizes", "puts out {figure} of the state it is added to", dominates
@@ -415,8 +428,9 @@ def narrow(evidence: Evidence) -> Words:
     "unusual weights",
     f"a matrix is {thresholds.UNUSUAL_WEIGHT:g} times as large or as small as in the other layers "
     "and in the untrained twin, or has as many times fewer directions; gains, biases, embeddings, "
-    f"shared blocks and all layers at once {thresholds.UNUSUAL_ALONE:g} times; it need not be a "
-    "loss",
+    f"shared blocks {thresholds.UNUSUAL_ALONE:g} times, all layers at once "
+    f"{thresholds.UNUSUAL_EVERYWHERE:g} times; rows of an embedding table lie as many times closer "
+    "together as matrices differ; it need not be a loss",
     worst="noted",
     headline="unusual weights",
 )

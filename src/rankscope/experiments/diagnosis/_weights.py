@@ -54,6 +54,8 @@ class Weight:
 
     def written(self, value: Tensor, into: Tensor) -> Tensor:
         """What is stored, with other numbers in this weight's place."""
+        if self.pick is _same:
+            return value.to(into)
         places = torch.arange(into.numel(), device=into.device).view_as(into)
         changed = into.detach().clone().flatten()
         changed[self.pick(places).flatten()] = value.to(changed).flatten()
@@ -134,6 +136,11 @@ def _same(stored: Tensor) -> Tensor:
     return stored
 
 
+def _as_matrix(stored: Tensor) -> Tensor:
+    """A convolution's kernels as rows; a table with an axis for the batch without it."""
+    return stored.flatten(1) if len(stored) > 1 else stored.flatten(0, -2)
+
+
 def outer_weights(model: nn.Module, network: Network) -> list[Weight]:
     """What a model has around its blocks: tables, projections and norms of the embeddings, and
     the norm after the last block."""
@@ -143,15 +150,17 @@ def outer_weights(model: nn.Module, network: Network) -> list[Weight]:
     for path, module in body.named_modules():
         embeds = isinstance(module, nn.Embedding) or "embed" in path
         norm = "norm" in type(module).__name__.lower() or path.split(".")[-1].startswith("ln")
+        inside = any(step.isdigit() for step in path.split("."))  # of a stack that is not measured
         for name, parameter in module.named_parameters(recurse=False):
-            if not (embeds or norm) or id(parameter) in seen or parameter.ndim > 2:
+            if not (embeds or (norm and not inside)) or id(parameter) in seen:
                 continue
             seen.add(id(parameter))
             part = EMBEDDINGS if embeds else FINAL_NORM
             layer = 0 if embeds else network.spec.layers
             gain = weights[-1] if weights and weights[-1].module is module else None
             matrix = gain if name == "bias" else None
-            weights.append(Weight(layer, part, f"{path}.{name}", module, name, _same, matrix))
+            pick = _same if parameter.ndim <= 2 else _as_matrix
+            weights.append(Weight(layer, part, f"{path}.{name}", module, name, pick, matrix))
     return weights
 
 
@@ -162,16 +171,18 @@ def read_weights(subject: kit.Subject, known: Sequence[Reading] = ()) -> tuple[R
         weights += outer_weights(subject.origin.model, subject.network)
         names = {id(each): path for path, each in subject.origin.model.named_parameters()}
     names = {id(each): path for path, each in subject.network.named_parameters()} | names
-    sizes = usual_sizes(weights)
     before = {(each.weight.layer, each.weight.role): each for each in known}
-    readings = []
-    for weight in weights:
+
+    def read(weight: Weight, sizes: Mapping[str, float]) -> Reading:
         stored, same = weight.stored, before.get((weight.layer, weight.role))
+        if same is not None and same.stored is stored and weight.matrix is None:
+            return same
         path = same.path if same is not None else names[id(stored)]
-        if same is None or same.stored is not stored or weight.matrix is not None:
-            same = Reading(weight, path, stored, figures_of(weight, sizes))
-        readings.append(same)
-    return tuple(readings)
+        return Reading(weight, path, stored, figures_of(weight, sizes))
+
+    matrices = {id(weight): read(weight, {}) for weight in weights if weight.matrix is None}
+    sizes = usual_sizes(tuple(matrices.values()))
+    return tuple(matrices.get(id(weight)) or read(weight, sizes) for weight in weights)
 
 
 def is_passed_through(weight: Weight) -> bool:
@@ -184,12 +195,12 @@ def figures_of(weight: Weight, sizes: Mapping[str, float] | None = None) -> dict
 
     ``sizes`` are the usual ones of matrices, by role: one that is broken is no measure of its bias.
     """
-    value = weight.value.double()
     if weight.matrix is not None:
-        matrix = weight.matrix.value.double()
-        size = (sizes or {}).get(weight.matrix.role) or _rms(matrix)
-        root = math.sqrt(matrix.shape[1]) if matrix.ndim == 2 else 1.0
-        return {"bias": _rms(value) / max(size * root, 1e-12)}
+        shape = weight.matrix.value.shape
+        size = (sizes or {}).get(weight.matrix.role) or _rms(weight.matrix.value.double())
+        root = math.sqrt(shape[1]) if len(shape) == 2 else 1.0
+        return {"bias": _rms(weight.value.double()) / max(size * root, 1e-12)}
+    value = weight.value.double()
     if value.ndim == 1:
         gains: dict[Figure, float] = {"gain": float(value.abs().median())}
         squares = value.square()
@@ -232,15 +243,16 @@ def directions(matrix: Tensor) -> float:
             narrow.shape[0], _PROBES, generator=stream(0, "directions"), dtype=torch.float64
         ).to(narrow)
         square = (narrow @ (narrow.mT @ probes)).square().sum() / _PROBES
-    return float(narrow.square().sum().square() / square.clamp_min(1e-300))
+    # Estimates may fall below 1, which no matrix has.
+    return max(1.0, float(narrow.square().sum().square() / square.clamp_min(1e-300)))
 
 
-def usual_sizes(weights: Sequence[Weight]) -> dict[str, float]:
-    """By role, the median over the layers of the root mean square."""
+def usual_sizes(matrices: Sequence[Reading]) -> dict[str, float]:
+    """By role, the median over the layers of the root mean square, or of a norm's gain."""
     sizes: dict[str, list[float]] = {}
-    for weight in weights:
-        if weight.matrix is None:
-            sizes.setdefault(weight.role, []).append(_rms(weight.value.double()))
+    for reading in matrices:
+        size = reading.figures.get("size", reading.figures.get("gain", 0.0))
+        sizes.setdefault(reading.weight.role, []).append(size)
     return {role: median(some) for role, some in sizes.items()}
 
 
