@@ -157,15 +157,15 @@ def test_padding_changes_nothing(x) -> None:
 @pytest.mark.parametrize(
     ("design", "options", "error", "said"),
     [
-        (PURE, {"x": torch.ones(1, 6, 16)}, InputError, "all alike"),
-        (PURE, {"x": torch.ones(1, 1, 16)}, InputError, "all alike"),
-        (PURE, {"x": torch.randn(1, 6, 15)}, ShapeError, "16"),
-        (PURE, {"x": torch.full((1, 6, 16), math.nan)}, InputError, "x"),
-        (PURE, {"token_mask": torch.ones(1, 6, dtype=torch.bool)}, InputError, "give x"),
+        (PURE, {"inputs": torch.ones(1, 6, 16)}, InputError, "all alike"),
+        (PURE, {"inputs": torch.ones(1, 1, 16)}, InputError, "all alike"),
+        (PURE, {"inputs": torch.randn(1, 6, 15)}, ShapeError, "16"),
+        (PURE, {"inputs": torch.full((1, 6, 16), math.nan)}, InputError, "x|inputs"),
+        (PURE, {"token_mask": torch.ones(1, 6, dtype=torch.bool)}, InputError, "give inputs"),
         (PURE, {"draws": 0}, InputError, "draws"),
         (PURE, {"networks": 1001}, InputError, "networks=1001"),
         (PURE, {"seed": -1}, InputError, "seed"),
-        (12, {}, KindError, "design"),
+        (12, {}, KindError, "model"),
         ("no such folder", {}, rankscope.errors.RankscopeError, "no such folder"),
     ],
 )
