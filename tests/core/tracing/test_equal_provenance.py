@@ -750,7 +750,7 @@ def test_the_promise_is_stated_in_one_sentence():
 
     (promise,) = re.findall(r"Equal provenance means.*?module\.", words(Provenance.__doc__))
     root = Path(__file__).parents[3]
-    for page in ("README.md", "docs/architecture.md"):
+    for page in ("docs/guide.md", "docs/architecture.md"):
         assert f'"{promise}"' in words((root / page).read_text("utf-8"))
 
 
