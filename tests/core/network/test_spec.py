@@ -426,3 +426,31 @@ def test_matrices_are_drawn_with_the_deviation_told(kind):
         outputs, inputs = stored.weight.shape
         expected = init.deviation(matrix, inputs, outputs)
         assert float(stored.weight.detach().std()) == pytest.approx(expected, rel=0.05)
+
+
+def test_a_spec_from_numpy_numbers_is_the_same_spec():
+    given = Spec(
+        np.int64(2),
+        np.int32(2),
+        np.uint8(8),
+        mlp_ratio=np.float32(2),
+        gated=np.bool_(True),
+        skip=np.bool_(True),
+        removed_heads=[(np.int64(0), np.int64(1))],
+        init=Init("normal", np.float64(0.5), {"output": np.float32(0.25)}),
+    )
+    plain = Spec(
+        2,
+        2,
+        8,
+        mlp_ratio=2,
+        gated=True,
+        removed_heads=[(0, 1)],
+        init=Init("normal", 0.5, {"output": 0.25}),
+    )
+    assert given == plain
+    assert hash(given) == hash(plain)
+    assert given.digest() == plain.digest()
+    assert repr(given) == repr(plain)
+    drawn, again = (Network.random(spec, seed=seed) for spec, seed in ((given, np.int64(3)), (plain, 3)))
+    assert torch.equal(drawn.blocks[1].mlp.up.weight, again.blocks[1].mlp.up.weight)

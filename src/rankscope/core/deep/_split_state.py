@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.nn.functional import threshold
 
 from rankscope.arguments import checked
-from rankscope.core.checks import measurable
+from rankscope.core.checks import measurable, whole
 from rankscope.core.deep._scaled_tensor import (
     ScaledTensor,
     expand_like,
@@ -140,13 +140,15 @@ class SplitState:
 
     def first(self, count: int) -> "SplitState":
         """The first samples."""
+        whole("count", count, least=1, most=len(self.mantissa))
         return self.select(torch.arange(count, device=self.device))
 
     def join(self, other: "SplitState") -> "SplitState":
         """The samples of both, of which both or none have padding."""
         mask = self.token_mask
-        if mask is not None:
-            assert other.token_mask is not None
+        if (mask is None) != (other.token_mask is None):
+            raise ShapeError("one state has a token_mask and the other has none; give both one.")
+        if mask is not None and other.token_mask is not None:
             mask = torch.cat([mask, other.token_mask])
         common, own = self.common.join(other.common), self.deviation.join(other.deviation)
         return SplitState(common, own, mask)

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from rankscope import numerals
-from rankscope.arguments import Count, checked, short
+from rankscope.arguments import Count, checked, python_number, short
 from rankscope.core.checks import number, whole
 from rankscope.core.masks import Mask, as_mask
 from rankscope.core.network._scores import ScoreKind
@@ -179,8 +179,9 @@ def count(name: str, value: int) -> int:
 
 def scale(name: str, value: float) -> float:
     """A factor that is not negative; True and False are 1 and 0."""
-    plain = float(value) if isinstance(value, bool) else value
-    return number(name, plain, least=0, error=SpecError)
+    factor = python_number(value)
+    factor = float(factor) if isinstance(factor, bool) else factor
+    return number(name, factor, least=0, error=SpecError)
 
 
 def positive(name: str, value: float) -> float:

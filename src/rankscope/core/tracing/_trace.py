@@ -17,7 +17,7 @@ from rankscope.core.tracing._blocks import Named, find_stack
 from rankscope.core.tracing._figures import DEFAULT_METRICS, Columns, Metrics, SpectraBy
 from rankscope.core.tracing._hidden_states import Layout, LayoutChoice, Output, OutputChoice
 from rankscope.core.tracing._inputs import Place, given_to, ids_among
-from rankscope.core.tracing._left_as_found import LeftAsFound, own_modes
+from rankscope.core.tracing._left_as_found import LeftAsFound, own_modes, refuse_scripted
 from rankscope.core.tracing._masks import TokenChoice, choose_mask
 from rankscope.core.tracing._provenance import ModelState, Origin, Provenance
 from rankscope.core.tracing._recorder import Recorder
@@ -76,11 +76,7 @@ def trace(
     The model runs in evaluation mode and without gradients and is left as it was found; only what
     this thread runs is recorded.
     """
-    if isinstance(model, torch.jit.ScriptModule):
-        raise KindError(
-            "a TorchScript model runs outside Python, where its blocks cannot be watched; trace "
-            "the model it was made from."
-        )
+    refuse_scripted(model)
     measures = _figures.choose_measures(metrics)
     if measured is not None and all(measure.of == "attention" for measure in measures):
         raise InputError(

@@ -11,6 +11,7 @@ import altair as alt
 from rankscope.metric_catalogue import Scale
 from rankscope.numerals import MINUS, exponent_text
 from rankscope.show.figures import _theme as theme
+from rankscope.show.figures._chart import printable
 
 Kind = Literal["log", "linear"]
 
@@ -108,7 +109,8 @@ def word_axis(
 
 def named_ticks(texts: Sequence[str]) -> str:
     """The expression by which an axis names its whole numbers."""
-    return f"{json.dumps(list(texts), ensure_ascii=False)}[datum.value]"
+    # Printable before it is escaped: an escaped NUL ends the renderer, and with it the process.
+    return f"{json.dumps(printable(list(texts)))}[datum.value]"
 
 
 def whole_numbers(values: Sequence[int], *, most: int) -> list[int]:
