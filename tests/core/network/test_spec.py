@@ -452,5 +452,7 @@ def test_a_spec_from_numpy_numbers_is_the_same_spec():
     assert hash(given) == hash(plain)
     assert given.digest() == plain.digest()
     assert repr(given) == repr(plain)
-    drawn, again = (Network.random(spec, seed=seed) for spec, seed in ((given, np.int64(3)), (plain, 3)))
+    drawn, again = (
+        Network.random(spec, seed=seed) for spec, seed in ((given, np.int64(3)), (plain, 3))
+    )
     assert torch.equal(drawn.blocks[1].mlp.up.weight, again.blocks[1].mlp.up.weight)

@@ -117,7 +117,7 @@ def whole_numbers(values: Sequence[int], *, most: int) -> list[int]:
     """Which of the numbers an axis names: the first, then multiples of 1, 2, 5, 10 …"""
     first, last = min(values), max(values)
     step = max(1, round(round_step((last - first + 1) / most)))
-    named = [value for value in range(first, last + 1) if value % step == 0]
+    named = list(range(math.ceil(first / step) * step, last + 1, step))
     return named if named and named[0] - first <= step / 2 else [first, *named]
 
 
