@@ -9,6 +9,7 @@ import subprocess
 import sys
 from dataclasses import dataclass
 
+import numpy as np
 import pytest
 import torch
 
@@ -456,3 +457,12 @@ def test_a_spec_from_numpy_numbers_is_the_same_spec():
         Network.random(spec, seed=seed) for spec, seed in ((given, np.int64(3)), (plain, 3))
     )
     assert torch.equal(drawn.blocks[1].mlp.up.weight, again.blocks[1].mlp.up.weight)
+
+
+def test_the_factors_of_an_init_cannot_be_changed():
+    init = Init("normal", 0.02, {"down": 0.5})
+    with pytest.raises(TypeError, match="item assignment"):
+        init.scales["down"] = 2.0
+    assert pickle.loads(pickle.dumps(init)) == init == copy.deepcopy(init)
+    assert hash(init) == hash(Init("normal", 0.02, {"down": 0.5}))
+    assert hash(init.scales) != hash(Init("normal", 0.02, {"down": 0.25}).scales)

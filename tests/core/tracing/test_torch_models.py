@@ -6,7 +6,7 @@ from torch import nn
 
 from rankscope.core.metrics import dispersion
 from rankscope.core.tracing import trace
-from rankscope.errors import BlocksNotFoundError, InputError
+from rankscope.errors import BlocksNotFoundError, InputError, KindError
 
 # PyTorch warns that nested tensors are a prototype whenever its own encoder makes one.
 pytestmark = pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
@@ -266,3 +266,10 @@ def test_blocks_inside_vmap_are_refused(tokens):
 
     with pytest.raises(InputError, match=r"inside torch\.vmap"):
         trace(Outside(), tokens(2, 5, 8).float())
+
+
+@pytest.mark.filterwarnings("ignore")  # TorchScript is going away
+def test_blocks_that_are_scripted_are_refused(tokens):
+    layers = [torch.jit.script(torch.nn.Linear(tokens.shape[-1], tokens.shape[-1])) for _ in "ab"]
+    with pytest.raises(KindError, match="TorchScript runs outside Python"):
+        trace(torch.nn.Sequential(*layers), tokens)

@@ -6,7 +6,6 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
-import torch
 from torch import Tensor, nn
 
 from rankscope.arguments import checked
@@ -22,7 +21,7 @@ from rankscope.core.tracing._masks import TokenChoice, choose_mask
 from rankscope.core.tracing._provenance import ModelState, Origin, Provenance
 from rankscope.core.tracing._recorder import Recorder
 from rankscope.core.weights import named_tensors, refuse_broken
-from rankscope.errors import InputError, KindError
+from rankscope.errors import InputError
 from rankscope.numerals import cut, list_words, mean, short, some, span
 
 if TYPE_CHECKING:

@@ -44,7 +44,8 @@ def head_map(
     about = pl.col("head").is_not_null() if "head" in table.columns else pl.lit(True)
     if "length" in table.columns:
         about &= pl.col("length").is_null()
-    if metric in table["metric"] and not table.filter(about, pl.col("metric") == metric).height:
+    known = "metric" in table.columns and metric in table["metric"]
+    if known and not table.filter(about, pl.col("metric") == metric).height:
         raise InputError(f"there is nothing to draw: rows of {metric!r} have no head.")
     needed = ("layer", "head")
     kept = table.filter(about)
