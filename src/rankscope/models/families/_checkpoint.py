@@ -13,7 +13,7 @@ from typing import Any, Final
 
 import torch
 from transformers import AutoConfig, AutoModel
-from transformers.utils import cached_file
+from transformers.utils.hub import cached_file
 
 from rankscope.errors import SourceError
 from rankscope.numerals import gigabytes, short
