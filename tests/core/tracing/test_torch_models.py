@@ -272,5 +272,5 @@ def test_blocks_inside_vmap_are_refused(tokens):
 def test_blocks_that_are_scripted_are_refused():
     model = nn.Sequential(*(torch.jit.script(nn.Linear(4, 4)) for _ in range(2)))
     with pytest.raises(KindError, match="TorchScript runs outside Python"):
-        trace(model, torch.randn(1, 3, 4))
+        trace(model, torch.randn(1, 3, 4), blocks=list(model))
     assert not any(layer._forward_hooks or layer._forward_pre_hooks for layer in model)
