@@ -40,10 +40,10 @@ def takes(annotation: Any) -> Callable[[object], object]:
 
 X = torch.zeros(2, 3)
 KINDS: dict[str, tuple[Any, list[object], list[object]]] = {
-    "int": (int, [0, -5, 2**63 - 1], [True, 1.0, "1", None, np.int64(1)]),
-    "float": (float, [0, 1.5, float("nan"), np.float64(1)], [True, "1", None, 1j, X]),
-    "Exact": (Exact, [0, 1.5, 2**64, np.float64(1)], [True, "1", None, 1j]),
-    "bool": (bool, [True], [1, 0, None, np.bool_(True)]),
+    "int": (int, [0, -5, 2**63 - 1], [True, 1.0, "1", None, np.bool_(True)]),
+    "float": (float, [0, 1.5, float("nan")], [True, "1", None, 1j, X, np.bool_(True)]),
+    "Exact": (Exact, [0, 1.5, 2**64], [True, "1", None, 1j]),
+    "bool": (bool, [True], [1, 0, None, np.int64(1)]),
     "str": (str, ["", "ä", "\0"], [b"a", 1, None, Path("a")]),
     "path": (str | Path, ["a", Path("a/b"), ""], [b"a", 1, None, ["a"]]),
     "None": (int | None, [None, 1], ["", False]),
@@ -201,3 +201,54 @@ def test_fields_are_checked_after_a_record_was_made():
     made.count, made.size = 1, None
     with pytest.raises(KindError, match="Child: size=None is a NoneType"):
         check_fields(made)
+
+
+@pytest.mark.parametrize(
+    ("annotation", "value", "arrives"),
+    [
+        (int, np.int64(3), 3),
+        (Count, np.uint8(3), 3),
+        (int | None, np.int32(-3), -3),
+        (float, np.float32(0.5), 0.5),
+        (float, np.float64(0.5), 0.5),
+        (float, np.longdouble(0.5), 0.5),
+        (Annotated[float, Range(0, 1)], np.int16(1), 1),
+        (bool, np.bool_(True), True),
+        (Literal[True, "a"], np.bool_(True), True),
+        (Sequence[int], [np.int64(1), 2], [1, 2]),
+        (tuple[int, str], (np.int64(1), "a"), (1, "a")),
+        (Sequence[Sequence[int]], [(1, np.int64(2))], [(1, 2)]),
+        (Mapping[str, float], {"a": np.float64(0.5)}, {"a": 0.5}),
+        (Mapping[int, str], {np.int64(1): "a"}, {1: "a"}),
+    ],
+)
+def test_numpy_numbers_arrive_as_pythons(annotation, value, arrives):
+    given = takes(annotation)(value)
+    assert given == arrives
+    assert repr(given) == repr(arrives)  # NumPy writes np.int64(1)
+
+
+def test_numpy_numbers_of_an_iterator_and_of_a_record_arrive_as_pythons():
+    @checked
+    def listed(values: Iterable[int]) -> list[int]:
+        return list(values)
+
+    assert repr(listed(iter([np.int64(1)]))) == "[1]"
+    assert repr(listed(values=iter([np.int64(1)]))) == "[1]"
+    made = Record(np.int64(3))
+    assert type(made.size) is int
+    assert repr(made.grow(np.int64(1), twice=np.bool_(True))) == "5"
+
+    @dataclass(frozen=True)
+    class Frozen:
+        sizes: tuple[int, ...] = ()
+
+        def __post_init__(self):
+            check_fields(self)
+
+    assert repr(Frozen((np.int64(1), 2)).sizes) == "(1, 2)"
+
+
+def test_where_anything_goes_numpy_numbers_stay_as_they_are():
+    for annotation, value in ((Any, np.int64(1)), (Mapping[str, Any], {"a": np.int64(1)})):
+        assert takes(annotation)(value) is value

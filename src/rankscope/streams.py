@@ -13,6 +13,7 @@ from contextlib import contextmanager
 
 import torch
 
+from rankscope.arguments import python_number
 from rankscope.errors import InputError, KindError
 
 
@@ -34,11 +35,12 @@ def stream_seed(seed: int, *purpose: str | int) -> int:
     PyTorch's generator on the CPU takes 32 of them, so that two of a thousand streams coincide with
     a probability of about one in ten thousand.
     """
+    seed, *purpose_of = map(python_number, (seed, *purpose))
     if isinstance(seed, bool) or not isinstance(seed, int):
         raise KindError(f"seed={seed!r} is a {type(seed).__name__}, expected a whole number.")
     if seed < 0:
         raise InputError(f"seed={seed} is out of range; expected 0 or more.")
-    digest = hashlib.sha256(repr((seed, *purpose)).encode()).digest()
+    digest = hashlib.sha256(repr((seed, *purpose_of)).encode()).digest()
     return int.from_bytes(digest[:8], "little") >> 1
 
 

@@ -103,7 +103,12 @@ def stack(tables: Iterable[pl.DataFrame]) -> pl.DataFrame:
     given = list(tables)
     if not given:
         raise InputError("there is no table to stack; give at least one.")
-    whole = pl.concat(given, how="diagonal")
+    for table in given:
+        check_kinds(table)
+    try:
+        whole = pl.concat(given, how="diagonal")
+    except pl.exceptions.PolarsError as error:
+        raise InputError(f"these tables do not go together: {error}") from None
     if "doubt" in whole.columns:
         whole = whole.with_columns(pl.col("doubt").fill_null(False))
     return whole.select([name for name in COLUMNS if name in whole.columns])
@@ -126,6 +131,29 @@ def joined(tables: Mapping[str, pl.DataFrame], *, column: str = "variant") -> pl
 
 
 @checked
+def check_kinds(table: pl.DataFrame | pl.LazyFrame, numbers: Sequence[str] = ()) -> None:
+    """Raise if a column does not hold what ``COLUMNS`` says, or cannot be compared.
+
+    >>> check_kinds(pl.DataFrame({"value": ["a"]}))
+    Traceback (most recent call last):
+    rankscope.errors.KindError: the column 'value' holds String, expected numbers.
+
+    ``numbers`` are more columns that must hold numbers.
+    """
+    for name, kind in table.collect_schema().items():
+        known = pl.Float64 if name in numbers else COLUMNS.get(name)
+        fits, words = not kind.is_nested() and kind != pl.Object, "numbers or text"
+        if known is pl.Int64:
+            fits, words = kind.is_integer(), "whole numbers"
+        elif known is pl.Float64:
+            fits, words = kind.is_numeric(), "numbers"
+        elif known is not None:
+            fits, words = kind in (known, pl.Categorical, pl.Enum), known.__name__
+        if not fits and kind != pl.Null:
+            raise KindError(f"the column {name!r} holds {kind}, expected {words}.")
+
+
+@checked
 def summary(table: pl.DataFrame) -> pl.DataFrame:
     """Over the samples: how many, their mean, their 10th, 50th and 90th percentile.
 
@@ -142,6 +170,7 @@ def summary(table: pl.DataFrame) -> pl.DataFrame:
         raise InputError(
             f"a table has the columns metric and value; got {', '.join(table.columns) or 'none'}."
         )
+    check_kinds(table)
     kept = ("sample", "head", "value", "error", "doubt")
     keys: list[Any] = [name for name in table.columns if name not in kept]
     value, head = pl.col("value"), pl.col("head")
@@ -150,7 +179,8 @@ def summary(table: pl.DataFrame) -> pl.DataFrame:
         statistics.append(_percentile(part).alias(name))
     if "head" in table.columns:
         keys.append(head.is_not_null().alias("by_head"))
-        statistics.insert(0, head.drop_nulls().n_unique().cast(pl.Int64).alias("heads"))
+        if "heads" not in table.columns:  # in a sweep, what was set
+            statistics.insert(0, head.drop_nulls().n_unique().cast(pl.Int64).alias("heads"))
     if "error" in table.columns:
         statistics.append(pl.col("error").max())
     if "doubt" in table.columns:
@@ -203,12 +233,17 @@ def pooled(
         raise InputError(
             f"the sweep has no column {missing[0]!r}; it has {', '.join(columns) or 'none'}."
         )
+    check_kinds(lazy)
     rows = lazy.filter(pl.col("metric") == metric).collect()
     if not rows.height:
         known = lazy.select(pl.col("metric").unique(maintain_order=True)).collect()["metric"]
         raise InputError(
-            f"the sweep has no rows for metric {metric!r}; it has {', '.join(known) or 'none'}."
+            f"the sweep has no rows for metric {metric!r}; it has "
+            f"{', '.join(known.drop_nulls()) or 'none'}."
         )
+    for name in along:
+        if rows[name].dtype.is_float() and rows[name].is_nan().any():
+            raise InputError(f"some runs have NaN as {name}; keep those that have a number.")
     rows = _at_layer(rows, along, layer, every=_LAYER in along or below is not None)
     grouped = list(dict.fromkeys([*along, *([_LAYER] if below is not None else [])]))
     rows = _each_run_once(rows, grouped)

@@ -112,17 +112,3 @@ def test_what_is_long_or_large_is_not_run_unasked(monkeypatch) -> None:
 def test_a_network_without_end_is_refused_before_it_is_built() -> None:
     with pytest.raises(InputError, match="make the network smaller"):
         estimates.refuse_impossible(Spec(10**9, 1, 8), torch.float32)
-
-
-def test_memory_is_what_is_free_or_allowed(tmp_path, monkeypatch) -> None:
-    info, limit = tmp_path / "meminfo", tmp_path / "memory.max"
-    info.write_text("MemTotal: 99 kB\nMemAvailable:    4 kB\n")
-    monkeypatch.setattr(estimates, "_MEMINFO", info)
-    monkeypatch.setattr(estimates, "_CGROUP", limit)
-    assert estimates.available_memory() == 4096
-    limit.write_text("1000\n")
-    assert estimates.available_memory() == 1000
-    limit.write_text("max\n")
-    assert estimates.available_memory() == 4096
-    info.unlink()
-    assert estimates.available_memory() > 2**20

@@ -5,9 +5,12 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import polars as pl
 import pytest
+
+from rankscope.errors import InputError
 
 TINY = ["--layers=2", "--heads=2", "--width=16"]
 SMALL = [*TINY, "--passages=2", "--length=12"]
@@ -350,6 +353,16 @@ def test_scripts_can_fail_on_a_collapse(rankscope, skip, asked, code) -> None:
     assert got.returncode == code, got.stderr
     fates = {finding["fate"] for finding in json.loads(got.stdout)["findings"]}
     assert ("collapse" in fates) == (skip == "0")
+
+
+def test_no_verdict_is_no_success_for_a_script(monkeypatch) -> None:
+    from rankscope.cli import commands
+
+    silent = SimpleNamespace(findings=())
+    monkeypatch.setattr(commands, "_answer", lambda *_, **__: silent)
+    with pytest.raises(InputError, match="--fail-on slow: there is no verdict"):
+        commands.diagnose.__wrapped__(None, fail_on="slow")
+    commands.diagnose.__wrapped__(None)
 
 
 def test_what_is_about_other_output_is_refused(refuses) -> None:

@@ -40,6 +40,25 @@ def _broken():
     return net
 
 
+def _in_itself():
+    itself = []
+    itself.append(itself)
+    return itself
+
+
+def _key_of_itself():
+    itself = {}
+    itself["a"] = itself
+    return itself
+
+
+def _deep(wrapped, times=5000):
+    value = 1.0
+    for _ in range(times):
+        value = wrapped(value)
+    return value
+
+
 X = torch.randn(2, 3, 4, generator=torch.Generator().manual_seed(0))
 
 NUMBERS = {
@@ -68,6 +87,13 @@ NUMBERS = {
     "np.float32": lambda: np.float32(0.5),
     "np.nan": lambda: np.float64("nan"),
     "np.bool": lambda: np.bool_(True),
+    "np.uint8": lambda: np.uint8(2),
+    "np.int64 far": lambda: np.int64(2**62),
+    "np.float16": lambda: np.float16("inf"),
+    "np.longdouble": lambda: np.longdouble("0.5"),
+    "np.complex": lambda: np.complex64(1j),
+    "np.timedelta": lambda: np.timedelta64(3, "s"),
+    "2**62": lambda: 2**62,
 }
 TEXTS = {
     "empty": lambda: "",
@@ -75,6 +101,10 @@ TEXTS = {
     "long": lambda: "x" * 100_000,
     "surrogate": lambda: "\ud800",
     "nul": lambda: "a\0b",
+    "half a pair": lambda: "a\udfff.parquet",
+    "backslash": lambda: "a\\",
+    "line break": lambda: "a\nb\u2028c\r",
+    "np.str": lambda: np.str_("a"),
     "escape": lambda: "\x1b]0;title\x07",
     "digits": lambda: "12",
     "mask": lambda: "window:2",
@@ -95,6 +125,12 @@ THINGS = {
     "list of words": lambda: ["a", "b"],
     "list of numbers": lambda: [1, 2.5],
     "nested list": lambda: [[], [[]]],
+    "list of NumPy": lambda: [np.int64(1), np.float32(2), np.bool_(True)],
+    "list of surrogates": lambda: ["\ud800", "a"],
+    "list in itself": _in_itself,
+    "dict in itself": _key_of_itself,
+    "deep list": lambda: _deep(lambda inner: [inner]),
+    "deep dict": lambda: _deep(lambda inner: {"a": inner}),
     "dict of words": lambda: {"a": "b"},
     "dict of numbers": lambda: {1: 2},
     "range": lambda: range(3),

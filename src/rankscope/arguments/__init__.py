@@ -8,16 +8,26 @@ stays with the functions, in ``rankscope.core.checks``.
 import functools
 import inspect
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import fields
-from itertools import chain
-from typing import Annotated, Any, TypeVar, cast
+from typing import Annotated, Any, NamedTuple, TypeVar, cast
 
-from rankscope.arguments._kinds import Check, Exact, Items, Range, check_of, resolve, short
+from rankscope.arguments._kinds import (
+    Check,
+    Exact,
+    Items,
+    Range,
+    check_of,
+    number_depth,
+    python_number,
+    resolve,
+    short,
+    with_python_numbers,
+)
 
 __all__ = [
     "Count", "Exact", "Finite", "Positive", "Range", "Seed", "Share",
-    "check_field", "check_fields", "checked", "short",
+    "check_field", "check_fields", "checked", "python_number", "short",
 ]  # fmt: skip
 
 Count = Annotated[int, Range(1, 1_000_000)]
@@ -38,8 +48,9 @@ def checked(thing: Thing) -> Thing:
     Traceback (most recent call last):
     rankscope.errors.KindError: repeat: times=None is a NoneType, expected a whole number.
 
-    Of a class, the constructor and every public method are checked. A call with too many arguments,
-    too few or unknown ones stays Python's own ``TypeError``.
+    Of a class, the constructor and every public method are checked. Where numbers are expected,
+    NumPy's arrive as Python's. A call with too many arguments, too few or unknown ones stays
+    Python's own ``TypeError``.
     """
     if not isinstance(thing, type):
         return cast(Thing, _guarded(thing, None))
@@ -54,26 +65,29 @@ def checked(thing: Thing) -> Thing:
 
 
 def check_fields(record: object) -> None:
-    """Check a dataclass's fields against their annotations, once it has been made."""
+    """Check a dataclass's fields against their annotations, once it has been made.
+
+    NumPy's numbers become Python's.
+    """
     kind: type[Any] = type(record)
     for name, check in _field_checks(kind).items():  # type: ignore[arg-type]
-        _require(check, kind.__name__, name, getattr(record, name))
+        object.__setattr__(record, name, check.take(kind.__name__, name, getattr(record, name)))
 
 
 def check_field(kind: type[Any], name: str, value: object) -> None:
     """Check a value that is to become a field of a dataclass against the field's annotation."""
-    _require(_field_checks(kind).get(name), "", name, value)  # type: ignore[arg-type]
+    _field_checks(kind).get(name, _ANYTHING).take("", name, value)  # type: ignore[arg-type]
 
 
 @functools.cache
-def _field_checks(kind: type[Any]) -> dict[str, Check | None]:
+def _field_checks(kind: type[Any]) -> dict[str, "_Argument"]:
     checks = {}
     for field in fields(kind):
         # The field may have been written in a parent's module, where other names are known.
         lines = ((home, vars(home).get("__annotations__", {})) for home in kind.__mro__)
         home = next(home for home, written in lines if field.name in written)
         names = vars(sys.modules[home.__module__])
-        checks[field.name] = check_of(resolve(field.type, names), kind)
+        checks[field.name] = _Argument.of(resolve(field.type, names), kind)
     return checks
 
 
@@ -88,62 +102,80 @@ def _guarded(function: Callable[..., Any], owner: type | None) -> Callable[..., 
         nonlocal guard
         if guard is None:
             guard = _Guard(function, owner)
-        guard.inspect(given, named)
-        if guard.iterates:
-            given = (*map(guard.watched, guard.places, given), *given[len(guard.places) :])
-            named = {name: guard.watched(name, value) for name, value in named.items()}
-        return function(*given, **named)
+        return function(*guard.take_places(given), **guard.take_names(named))
 
     call.__checked__ = True  # type: ignore[attr-defined]
     return call
 
 
+class _Argument(NamedTuple):
+    """What an annotation asks of an argument, and how deep inside it there are numbers."""
+
+    check: Check | None = None
+    depth: int = -1
+
+    @classmethod
+    def of(cls, annotation: Any, owner: type | None) -> "_Argument":
+        return cls(check_of(annotation, owner), number_depth(annotation))
+
+    def take(self, label: str, name: str, value: Any) -> Any:
+        """The value with Python's numbers, or an error if it is not of its kind.
+
+        The items of an iterator, which no one has seen, are taken as they come.
+        """
+        if self.depth >= 0:
+            value = with_python_numbers(value, self.depth)
+        check = self.check
+        _require(check, label, name, value)
+        if not isinstance(check, Items) or not isinstance(value, Iterator):
+            return value
+        item = _Argument(check.item, self.depth - 1)
+        return (item.take(label, f"{name}[{index}]", each) for index, each in enumerate(value))
+
+
+_ANYTHING = _Argument()
+
+
 class _Guard:
-    """The checks of one function's arguments, by name; None where anything goes."""
+    """What is asked of one function's arguments, by name."""
 
     def __init__(self, function: Callable[..., Any], owner: type | None) -> None:
         self._label = function.__qualname__.removesuffix(".__init__").replace("<locals>.", "")
-        self._checks: dict[str, Check | None] = {}
-        self.places: list[str] = []
+        self._arguments: dict[str, _Argument] = {}
+        self._places: list[str] = []
         self._more_places: list[str] = []  # the name of *arguments, if there are any
-        self._more_names: Check | None = None
+        self._more_names = _ANYTHING
         names = inspect.unwrap(function).__globals__
         for name, parameter in inspect.signature(function).parameters.items():
-            check = None
+            argument = _ANYTHING
             if parameter.annotation is not parameter.empty:
-                check = check_of(resolve(parameter.annotation, names), owner)
+                argument = _Argument.of(resolve(parameter.annotation, names), owner)
             if parameter.kind is parameter.VAR_KEYWORD:
-                self._more_names = check
+                self._more_names = argument
                 continue
-            self._checks[name] = check
+            self._arguments[name] = argument
             if parameter.kind is parameter.VAR_POSITIONAL:
                 self._more_places = [name]
             elif parameter.kind is not parameter.KEYWORD_ONLY:
-                self.places.append(name)
-        self.iterates = any(
-            isinstance(check, Items) and check.kind is Iterable for check in self._checks.values()
-        )
+                self._places.append(name)
 
-    def inspect(self, given: tuple[Any, ...], named: dict[str, Any]) -> None:
-        """Raise for the first argument that is not of its kind."""
-        names = self.places
+    def take_places(self, given: tuple[Any, ...]) -> list[Any]:
+        """Arguments by place, each of its kind; too many are left for Python to refuse."""
+        names = self._places
         if len(given) > len(names):
             names = names + self._more_places * (len(given) - len(names))
-        for name, value in chain(zip(names, given, strict=False), named.items()):
-            _require(self._checks.get(name, self._more_names), self._label, name, value)
+        taken = [
+            self._arguments[name].take(self._label, name, value)
+            for name, value in zip(names, given, strict=False)
+        ]
+        return [*taken, *given[len(names) :]]
 
-    def watched(self, name: str, value: Any) -> Any:
-        """The same value, or an iterator, whose items no one has seen, that checks them."""
-        check = self._checks.get(name)
-        if not isinstance(check, Items) or not isinstance(value, Iterator):
-            return value
-
-        def watched() -> Iterator[Any]:
-            for index, item in enumerate(value):
-                _require(check.item, self._label, f"{name}[{index}]", item)
-                yield item
-
-        return watched()
+    def take_names(self, named: dict[str, Any]) -> dict[str, Any]:
+        """Arguments by name, each of its kind; unknown ones are left for Python to refuse."""
+        return {
+            name: self._arguments.get(name, self._more_names).take(self._label, name, value)
+            for name, value in named.items()
+        }
 
 
 def _require(check: Check | None, label: str, name: str, value: object) -> None:

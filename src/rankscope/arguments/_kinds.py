@@ -71,6 +71,45 @@ def short(value: object) -> str:
     return f"={written[:40]}{'…' if len(written) > 40 else ''}"
 
 
+def python_number(value: Any) -> Any:
+    """A NumPy number or bool as Python's, so that it is written and hashed alike; else the same."""
+    numpy = sys.modules.get("numpy")
+    if numpy is None or not isinstance(value, numpy.generic):
+        return value
+    if isinstance(value, numpy.floating):
+        return float(value)
+    return value.item() if isinstance(value, numpy.integer | numpy.bool_) else value
+
+
+def number_depth(annotation: Any) -> int:
+    """How deep inside a value an annotation expects numbers: 0 for the value itself, -1 for none.
+
+    >>> number_depth(int | None), number_depth(dict[str, list[float]]), number_depth(str)
+    (0, 2, -1)
+    """
+    origin, arguments = get_origin(annotation), get_args(annotation)
+    if origin is Literal:
+        return -1 if all(isinstance(choice, str) for choice in arguments) else 0
+    if origin is None or origin in (abc.Callable, type):
+        return 0 if any(annotation is kind for kind in (int, float, bool)) else -1
+    depth = max(map(number_depth, arguments), default=-1)
+    inside = origin not in (Annotated, Union, types.UnionType)
+    return depth + 1 if inside and depth >= 0 else depth
+
+
+def with_python_numbers(value: Any, depth: int) -> Any:
+    """The value; if there are NumPy numbers at most so deep inside, a copy with Python's."""
+    if depth <= 0 or type(value) not in (list, tuple, set, frozenset, dict):
+        return python_number(value) if depth >= 0 else value
+    before = [*value, *value.values()] if type(value) is dict else list(value)
+    after = [with_python_numbers(item, depth - 1) for item in before]
+    if all(new is old for new, old in zip(after, before, strict=True)):
+        return value
+    if type(value) is dict:
+        return dict(zip(after[: len(value)], after[len(value) :], strict=True))
+    return type(value)(after)
+
+
 class _Named(type):
     """A class known by name alone; ``pl.DataFrame`` is an attribute of the unknown ``pl``."""
 

@@ -5,12 +5,9 @@ speeds are those of two idle cores of a laptop; ``tests/ask/test_estimates.py`` 
 they were measured with, and holds the estimates to a factor of two.
 """
 
-import os
 from collections import Counter
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import torch
@@ -19,6 +16,7 @@ from rankscope.core.network import Spec
 from rankscope.core.tracing import choose_measures
 from rankscope.errors import InputError
 from rankscope.numerals import duration, gigabytes
+from rankscope.process import available_memory
 
 if TYPE_CHECKING:
     from rankscope.ask._subject import Subject
@@ -31,8 +29,6 @@ _PRODUCTS, _TOUCHED, _LAYERS = 7.5e10, 5e8, 600.0
 """What is done in a second: multiplications in products, numbers touched, layers begun."""
 _SPARED: Final = 0.9
 """Of the memory there is, what a question may take."""
-_CGROUP = Path("/sys/fs/cgroup/memory.max")
-_MEMINFO = Path("/proc/meminfo")
 
 
 @dataclass(frozen=True)
@@ -162,20 +158,6 @@ def _beyond_memory(cost: Cost) -> str:
     if there is None or cost.bytes <= _SPARED * there:
         return ""
     return f"this takes about {gigabytes(cost.bytes)} of memory, and {gigabytes(there)} are there"
-
-
-def available_memory() -> int | None:
-    """Bytes that this process can still have; None where that is not known."""
-    known = []
-    with suppress(OSError, ValueError, IndexError):
-        line = next(row for row in _MEMINFO.read_text().splitlines() if "MemAvailable" in row)
-        known.append(int(line.split()[1]) * 1024)
-    with suppress(OSError, ValueError):
-        known.append(int(_CGROUP.read_text()))
-    if not known:
-        with suppress(OSError, ValueError, AttributeError):
-            known.append(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
-    return min(known, default=None)
 
 
 def _matrices(subject: "Subject", *, copies: int, times: int = 1) -> Cost:

@@ -169,12 +169,11 @@ def _sentences(table: Mapping[str, Any]) -> list[str]:
 
 
 def _spec(place: str) -> Spec | None:
-    from transformers import AutoConfig  # seconds, which no other grid has to wait for
-
-    from rankscope.models.families import BUILTIN, FAMILIES
+    # Seconds, which no other grid has to wait for.
+    from rankscope.models.families import BUILTIN, FAMILIES, read_config
 
     if Path(place).is_dir():
-        config: Any = AutoConfig.from_pretrained(place, local_files_only=True)
+        config: Any = read_config(place, {"local_files_only": True}, pickled=True)
     elif place in BUILTIN:
         config = BUILTIN[place]()
     else:

@@ -74,6 +74,11 @@ def diagnose(
     failing = {"collapse": ("collapse",), "slow": ("collapse", "slow")}.get(fail_on or "", ())
     if any(finding.fate in failing for finding in result.findings):
         raise typer.Exit(_FOUND)
+    if fail_on and not result.findings:
+        raise InputError(
+            f"--fail-on {fail_on}: there is no verdict, since the text does not fit the model; "
+            "give one that it can read (--text)."
+        )
 
 
 @app.command()

@@ -5,7 +5,7 @@ import sys
 import torch
 from torch import Tensor
 
-from rankscope.arguments import short
+from rankscope.arguments import python_number, short
 from rankscope.core.shapes import TokenMask, Tokens
 from rankscope.errors import InputError, KindError, ShapeError
 
@@ -28,6 +28,7 @@ def whole(
     >>> whole("count", 3, least=1)
     3
     """
+    value = python_number(value)
     if isinstance(value, bool) or not isinstance(value, int):
         raise KindError(
             f"{name}{short(value)} is a {type(value).__name__}, expected a whole number."
@@ -45,6 +46,7 @@ def number(
     name: str, value: object, *, least: float | None = None, error: type[InputError] = InputError
 ) -> float:
     """A finite real number, as a float, or an error that names it."""
+    value = python_number(value)
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise KindError(f"{name}{short(value)} is a {type(value).__name__}, expected a number.")
     if abs(value) > sys.float_info.max or value != value or (least is not None and value < least):
@@ -55,6 +57,7 @@ def number(
 
 def flag(name: str, value: object) -> bool:
     """True or False, or an error that names it; 0 and 1 are neither."""
+    value = python_number(value)
     if not isinstance(value, bool):
         raise KindError(f"{name}{short(value)} is a {type(value).__name__}, expected a bool.")
     return value

@@ -13,6 +13,7 @@ from .interruption import INTERRUPTED as INTERRUPTED
 from .interruption import last_words as last_words
 from .interruption import prompt_interruption as prompt_interruption
 from .interruption import stop as stop
+from .memory import available_memory as available_memory
 from .pool import CAN_FORK as CAN_FORK
 from .pool import Answer as Answer
 from .pool import Template as Template

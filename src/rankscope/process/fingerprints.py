@@ -11,6 +11,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+from rankscope.arguments import python_number
 from rankscope.version import __version__
 
 _CHUNK, _PLACES = 2**16, 256
@@ -64,6 +65,7 @@ def plain(value: Any) -> Any:
     A frozen record also gives its type: two kinds of scores without fields would otherwise look the
     same. One with a ``describe`` of its own knows what it depends on beside its fields.
     """
+    value = python_number(value)
     if isinstance(value, str):
         if len(value) <= _LONG:
             return value

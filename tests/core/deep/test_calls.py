@@ -3,8 +3,9 @@
 import pytest
 import torch
 
-from rankscope.core.deep import _doubts, deep_trace
+from rankscope.core.deep import ScaledTensor, SplitState, _doubts, add_states, deep_trace
 from rankscope.core.network import Network, Spec
+from rankscope.errors import InputError, ShapeError
 
 from ...counting import Calls
 
@@ -37,3 +38,28 @@ def test_a_deep_network_is_run_once(tokens, monkeypatch):
     monkeypatch.setattr(_doubts, "_DEEP", 1)
     one, two = (asked(layers, tokens) for layers in (1, 2))
     assert two.computing["mm"] == 2 * one.computing["mm"] > 0
+
+
+def test_parts_of_other_shapes_are_refused():
+    state = SplitState.of(torch.randn(2, 3, 4, dtype=torch.float64))
+    wide = SplitState.of(torch.randn(2, 3, 5, dtype=torch.float64))
+    scaled, five = state.common, torch.zeros(5, dtype=torch.float64)
+    for call in (
+        lambda: scaled.times_exp(five),
+        lambda: ScaledTensor.of(scaled.mantissa, terms=five),
+        lambda: ScaledTensor.of(scaled.mantissa, lost=five),
+        lambda: ScaledTensor(scaled.mantissa, five),
+        lambda: scaled.select(torch.tensor([5])),
+        lambda: scaled.join(wide.common),
+        lambda: state.select(torch.tensor([0.5])),
+        lambda: state.join(wide),
+        lambda: SplitState(wide.common, state.deviation),
+        lambda: add_states(state, wide),
+        lambda: add_states(),
+    ):
+        with pytest.raises(ShapeError):
+            call()
+    for count in (0, 3, 2**62):
+        with pytest.raises(InputError, match="out of range; expected 1 to 2"):
+            state.first(count)
+    assert len(state.first(1).mantissa) == 1

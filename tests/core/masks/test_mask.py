@@ -3,9 +3,10 @@
 import pytest
 import torch
 
+from rankscope.core import masks
 from rankscope.core.masks import Causal, Explicit, Full, Mask, Window, window
 from rankscope.core.network import Spec
-from rankscope.errors import KindError, ShapeError, SpecError
+from rankscope.errors import InputError, KindError, ShapeError, SpecError
 
 MATRICES = {
     "full": (Full(), ["111", "111", "111"]),
@@ -162,3 +163,22 @@ def test_lengths_that_are_none(tokens):
     for ask in (Full().matrix, Full().edges, Full().missing_self_loops, Full().picture):
         with pytest.raises((SpecError, KindError), match="tokens="):
             ask(tokens)
+
+
+@pytest.mark.parametrize("packed", [b"", b"abc", b"a" * 8, bytes(16)])
+def test_edges_that_are_none_are_refused(packed):
+    with pytest.raises(SpecError, match="holds no ordered edges among 2 tokens"):
+        masks.EdgeList(2, packed)
+
+
+def test_bits_must_be_as_many_as_there_are_pairs():
+    with pytest.raises(ShapeError, match="has 1 bytes, expected 2 for 3 tokens"):
+        masks.Explicit(3, b"a")
+
+
+def test_more_tokens_than_fit_are_refused():
+    for ask in (masks.Causal().missing_self_loops, masks.Causal().edges, masks.Causal().matrix):
+        with pytest.raises(SpecError, match="tokens=2147483647 is out of range"):
+            ask(2**31 - 1)
+    with pytest.raises(InputError, match="pairs of a query and a key"):
+        masks.Causal().matrix(2**20)

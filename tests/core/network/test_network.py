@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from rankscope.core.masks import Window
 from rankscope.core.network import Network, Spec, Visibility
-from rankscope.errors import KindError, ShapeError, SpecError
+from rankscope.errors import InputError, KindError, ShapeError, SpecError
 
 
 def small(**options):
@@ -305,3 +305,12 @@ def test_a_part_put_in_anothers_place_is_what_runs(place, part):
         assert branch.part is getattr(other.blocks[0], part)
     elif place == "pre":
         assert isinstance(branch.before, torch.nn.Tanh)
+
+
+def test_more_tokens_than_fit_are_refused_before_anything_is_made():
+    net = Network.random(Spec(1, 1, 4))
+    for tokens in (2**31, 2**62, 0):
+        with pytest.raises(SpecError, match=r"tokens=.*out of range"):
+            next(net.sighted_blocks(tokens))
+    with pytest.raises(InputError, match="pairs of a query and a key"):
+        next(net.with_mask("causal").sighted_blocks(2**20))

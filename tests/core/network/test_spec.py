@@ -9,6 +9,7 @@ import subprocess
 import sys
 from dataclasses import dataclass
 
+import numpy as np
 import pytest
 import torch
 
@@ -426,3 +427,42 @@ def test_matrices_are_drawn_with_the_deviation_told(kind):
         outputs, inputs = stored.weight.shape
         expected = init.deviation(matrix, inputs, outputs)
         assert float(stored.weight.detach().std()) == pytest.approx(expected, rel=0.05)
+
+
+def test_a_spec_from_numpy_numbers_is_the_same_spec():
+    given = Spec(
+        np.int64(2),
+        np.int32(2),
+        np.uint8(8),
+        mlp_ratio=np.float32(2),
+        gated=np.bool_(True),
+        skip=np.bool_(True),
+        removed_heads=[(np.int64(0), np.int64(1))],
+        init=Init("normal", np.float64(0.5), {"output": np.float32(0.25)}),
+    )
+    plain = Spec(
+        2,
+        2,
+        8,
+        mlp_ratio=2,
+        gated=True,
+        removed_heads=[(0, 1)],
+        init=Init("normal", 0.5, {"output": 0.25}),
+    )
+    assert given == plain
+    assert hash(given) == hash(plain)
+    assert given.digest() == plain.digest()
+    assert repr(given) == repr(plain)
+    drawn, again = (
+        Network.random(spec, seed=seed) for spec, seed in ((given, np.int64(3)), (plain, 3))
+    )
+    assert torch.equal(drawn.blocks[1].mlp.up.weight, again.blocks[1].mlp.up.weight)
+
+
+def test_the_factors_of_an_init_cannot_be_changed():
+    init = Init("normal", 0.02, {"down": 0.5})
+    with pytest.raises(TypeError, match="item assignment"):
+        init.scales["down"] = 2.0
+    assert pickle.loads(pickle.dumps(init)) == init == copy.deepcopy(init)
+    assert hash(init) == hash(Init("normal", 0.02, {"down": 0.5}))
+    assert hash(init.scales) != hash(Init("normal", 0.02, {"down": 0.25}).scales)

@@ -6,7 +6,7 @@ from torch import nn
 
 from rankscope.core.metrics import dispersion
 from rankscope.core.tracing import trace
-from rankscope.errors import BlocksNotFoundError, InputError
+from rankscope.errors import BlocksNotFoundError, InputError, KindError
 
 # PyTorch warns that nested tensors are a prototype whenever its own encoder makes one.
 pytestmark = pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
@@ -266,3 +266,11 @@ def test_blocks_inside_vmap_are_refused(tokens):
 
     with pytest.raises(InputError, match=r"inside torch\.vmap"):
         trace(Outside(), tokens(2, 5, 8).float())
+
+
+@pytest.mark.filterwarnings("ignore")  # TorchScript is going away
+def test_blocks_that_are_scripted_are_refused():
+    model = nn.Sequential(*(torch.jit.script(nn.Linear(4, 4)) for _ in range(2)))
+    with pytest.raises(KindError, match="TorchScript runs outside Python"):
+        trace(model, torch.randn(1, 3, 4), blocks=list(model))
+    assert not any(layer._forward_hooks or layer._forward_pre_hooks for layer in model)

@@ -125,6 +125,11 @@ add(
     bias=None,
     keeps_zero=False,
 )
+add(
+    "network.NormRule.factor",
+    network.NormRule(centers=True, square="mean", eps=1e-5, gain=X[0, 0]).factor,
+    x=X,
+)
 add("network.Visibility", network.Visibility, positions=torch.arange(3)[None], allowed=None)
 add(
     "network.Visibility.of",

@@ -28,6 +28,7 @@ add("tables.frame", tables.frame, columns={"metric": ["a"], "value": [1.0], "lay
 add("tables.from_rows", tables.from_rows, names=("metric", "value"), rows=[("a", 1.0)])
 add("tables.stack", tables.stack, tables=[LAYERS, VARIANTS])
 add("tables.joined", tables.joined, tables={"a": LAYERS}, column="variant")
+add("tables.check_kinds", tables.check_kinds, table=VARIANTS, numbers=("value",))
 add("tables.summary", tables.summary, table=VARIANTS)
 add("tables.axis_name", tables.axis_name, name="depth", columns=["layers"])
 add("tables.write_csv", tables.write_csv, table=LAYERS, path="layers.csv")

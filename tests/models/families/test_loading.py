@@ -3,6 +3,7 @@
 import json
 import os
 import pickle
+import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,7 +14,7 @@ from safetensors.torch import load_file, save_file
 
 from rankscope import residual, trace
 from rankscope.errors import InputError, KindError, RankscopeError, SourceError
-from rankscope.models.families import BUILTIN, Verification, _sources, load
+from rankscope.models.families import BUILTIN, Verification, _checkpoint, _sources, load
 from rankscope.models.text import passages
 
 from .conftest import lively
@@ -423,3 +424,54 @@ def test_a_head_that_was_not_read_is_written_again(tmp_path):
     assert written.keys() == expected.keys()
     for name, weight in expected.items():
         assert torch.equal(written[name], weight), name
+
+
+@pytest.mark.parametrize("through", ["index", "config"])
+def test_what_names_a_pickle_does_not_let_it_in(tmp_path, monkeypatch, through: str) -> None:
+    lively("bert").save_pretrained(tmp_path, max_shard_size="4KB")
+    index = tmp_path / "model.safetensors.index.json"
+    named = json.loads(index.read_text())
+    if through == "index":
+        weight, file = next(iter(named["weight_map"].items()))
+        torch.save({weight: load_file(tmp_path / file)[weight]}, tmp_path / "w.bin")
+        named["weight_map"][weight] = "w.bin"
+        index.write_text(json.dumps(named))
+    else:
+        torch.save({}, tmp_path / "adapter_model.bin")
+        config = json.loads((tmp_path / "config.json").read_text())
+        config["transformers_weights"] = "adapter_model.bin"
+        (tmp_path / "config.json").write_text(json.dumps(config))
+    opened: list[object] = []
+    monkeypatch.setattr(torch, "load", lambda *a, **_: opened.append(a) or {})
+    with pytest.raises(SourceError, match=r"no safetensors file; pickle files need pickled=True"):
+        load(tmp_path)
+    assert opened == []
+
+
+@pytest.mark.parametrize("init", [False, True])
+@pytest.mark.parametrize(
+    ("key", "value", "says"),
+    [
+        ("num_hidden_layers", 10**8, "more than the 2,000 that are tried"),
+        ("num_hidden_layers", 10**30, "more than the 2,000 that are tried"),
+        ("num_labels", 10**9, "more than the 10,000,000 that are tried"),
+        ("vocab_size", 10**10, "describes a model of|takes about"),
+        ("intermediate_size", 10**10, "describes a model of|takes about"),
+        ("hidden_size", 10**12, "could not be loaded"),
+    ],
+)
+def test_a_configuration_cannot_ask_for_more_than_its_weights(
+    folder: Path, key: str, value: int, says: str, init: bool
+) -> None:
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps({**config, key: value}))
+    start = time.perf_counter()
+    with pytest.raises(SourceError, match=says):
+        load(folder, init=init)
+    assert time.perf_counter() - start < 20
+
+
+def test_a_model_larger_than_the_memory_is_not_built(monkeypatch) -> None:
+    monkeypatch.setattr(_checkpoint, "available_memory", lambda: 2**20)
+    with pytest.raises(SourceError, match=r"takes about 0.41 GiB of memory, and .* are there"):
+        load("bert-base", init=True)

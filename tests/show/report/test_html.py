@@ -222,7 +222,7 @@ def test_any_chart_of_altair_will_do(write):
 def test_a_chart_whose_data_are_elsewhere_is_refused(tmp_path):
     chart = alt.Chart("https://example.invalid/data.csv").mark_point().encode(x="x:Q")
     report = Report("t", "l", sections=[Section("s", blocks=[Chart(chart, "Far away")])])
-    with pytest.raises(InputError, match=r"'Far away'.*loads nothing from elsewhere"):
+    with pytest.raises(InputError, match=r"'Far away'.*nothing is loaded from elsewhere"):
         write_html(report, tmp_path / "report.html")
     assert not (tmp_path / "report.html").exists()
 

@@ -42,6 +42,12 @@ class ScaledTensor:
     log: PerSample
     lost: PerSample | float = 0.0
 
+    def __post_init__(self) -> None:
+        if self.mantissa.ndim == 0 or self.log.ndim == 0:
+            raise ShapeError("mantissa and log have a batch axis; add it: mantissa.unsqueeze(0).")
+        for name in ("log", "lost"):
+            _per_sample(name, getattr(self, name), self.mantissa)
+
     @classmethod
     def of(
         cls,
@@ -61,7 +67,8 @@ class ScaledTensor:
         ``terms`` is the logarithm of the size of the terms the values are sums of.
         """
         values = real(values, name="values", axes="(batch, ...)", least=max(1, values.ndim))
-        _per_sample("log", log, values)
+        for name, value in (("log", log), ("terms", terms), ("lost", lost)):
+            _per_sample(name, value, values)
         return rescale(values, log, terms=terms, lost=lost)
 
     def __repr__(self) -> str:
@@ -75,15 +82,22 @@ class ScaledTensor:
 
     def times_exp(self, log: PerSample | float) -> "ScaledTensor":
         """The same, times ``e^log``."""
+        _per_sample("log", log, self.mantissa)
         return ScaledTensor(self.mantissa, self.log + log, self.lost)
 
     def select(self, chosen: Shaped[Tensor, "chosen"]) -> "ScaledTensor":
         """Some of the samples, by a mask or by their numbers."""
+        check_samples(chosen, len(self.mantissa))
         lost = self.lost[chosen] if isinstance(self.lost, Tensor) else self.lost
         return ScaledTensor(self.mantissa[chosen], self.log[chosen], lost)
 
     def join(self, other: "ScaledTensor") -> "ScaledTensor":
         """The samples of both."""
+        if self.mantissa.shape[1:] != other.mantissa.shape[1:]:
+            raise ShapeError(
+                f"samples of shapes {tuple(self.mantissa.shape[1:])} and "
+                f"{tuple(other.mantissa.shape[1:])} do not go together."
+            )
         lost = [
             torch.as_tensor(each.lost, dtype=each.log.dtype, device=each.log.device)
             for each in (self, other)
@@ -100,12 +114,26 @@ class ScaledTensor:
         return in_units(self, unit)
 
 
-def _per_sample(name: str, value: PerSample | float, values: Mantissa) -> None:
+def _per_sample(name: str, value: PerSample | float | None, values: Mantissa) -> None:
     """Raise unless there is one number, or one for each sample."""
     if isinstance(value, Tensor) and value.ndim and value.shape != values.shape[:1]:
         raise ShapeError(
             f"{name} has shape {tuple(value.shape)}, expected one number for each of "
             f"{len(values)} samples."
+        )
+
+
+def check_samples(chosen: Shaped[Tensor, "chosen"], samples: int) -> None:
+    """Raise unless this is a mask of the samples or a list of their numbers."""
+    if chosen.dtype == torch.bool:
+        fits = chosen.shape == (samples,)
+    else:
+        fits = chosen.ndim == 1 and not chosen.is_floating_point() and not chosen.is_complex()
+        fits = fits and bool(((chosen >= -samples) & (chosen < samples)).all())
+    if not fits:
+        raise ShapeError(
+            f"chosen is {chosen.dtype} of shape {tuple(chosen.shape)}, expected one bool for each "
+            f"of {samples} samples, or the numbers of some, 0 to {samples - 1}."
         )
 
 

@@ -14,9 +14,10 @@ from torch import Tensor
 from torch.nn.functional import threshold
 
 from rankscope.arguments import checked
-from rankscope.core.checks import measurable
+from rankscope.core.checks import measurable, whole
 from rankscope.core.deep._scaled_tensor import (
     ScaledTensor,
+    check_samples,
     expand_like,
     in_units,
     rescale,
@@ -50,6 +51,16 @@ class SplitState:
     common: ScaledTensor
     deviation: ScaledTensor
     token_mask: Bool[Tensor, "batch token"] | None = None
+
+    def __post_init__(self) -> None:
+        own = self.deviation.mantissa.shape
+        fits = len(own) == 3 and self.common.mantissa.shape == own[::2]
+        if not fits or not (self.token_mask is None or self.token_mask.shape == own[:2]):
+            raise ShapeError(
+                f"common has shape {tuple(self.common.mantissa.shape)} and deviation "
+                f"{tuple(own)}, expected (batch, feature) and (batch, token, feature), and a mask "
+                "(batch, token)."
+            )
 
     @classmethod
     def of(cls, x: Tensor, token_mask: Tensor | None = None) -> "SplitState":
@@ -140,19 +151,22 @@ class SplitState:
 
     def first(self, count: int) -> "SplitState":
         """The first samples."""
+        whole("count", count, least=1, most=len(self.mantissa))
         return self.select(torch.arange(count, device=self.device))
 
     def join(self, other: "SplitState") -> "SplitState":
         """The samples of both, of which both or none have padding."""
         mask = self.token_mask
-        if mask is not None:
-            assert other.token_mask is not None
+        if (mask is None) != (other.token_mask is None):
+            raise ShapeError("one state has a token_mask and the other has none; give both one.")
+        if mask is not None and other.token_mask is not None:
             mask = torch.cat([mask, other.token_mask])
         common, own = self.common.join(other.common), self.deviation.join(other.deviation)
         return SplitState(common, own, mask)
 
     def select(self, chosen: Shaped[Tensor, "chosen"]) -> "SplitState":
         """Some of the samples, by a mask or by their numbers."""
+        check_samples(chosen, len(self.mantissa))
         mask = None if self.token_mask is None else self.token_mask[chosen]
         return SplitState(self.common.select(chosen), self.deviation.select(chosen), mask)
 
@@ -179,6 +193,9 @@ def _first(
 @checked
 def add_states(*states: SplitState) -> SplitState:
     """The sum of states of one batch, each with its own s."""
+    if len({state.mantissa.shape for state in states}) != 1:
+        shapes = ", ".join(str(tuple(state.mantissa.shape)) for state in states)
+        raise ShapeError(f"states of one shape are added, got {shapes or 'none'}.")
     return SplitState(
         scaled_sum(*(state.common for state in states)),
         scaled_sum(*(state.deviation for state in states)),

@@ -12,6 +12,8 @@ from rankscope.core.masks._mask import (
     intersection,
     union,
 )
+from rankscope.core.masks._mask import dense as dense
+from rankscope.core.masks._mask import token_count as token_count
 from rankscope.core.masks._naming import NAMES as NAMES
 from rankscope.core.masks._naming import as_mask
 from rankscope.core.masks._rules import (

@@ -12,7 +12,16 @@ from torch import Tensor
 
 from rankscope.arguments import checked
 from rankscope.core.checks import whole
-from rankscope.core.masks._mask import Allowed, Codes, LengthMask, Positions, count, refuse_blind
+from rankscope.core.masks._mask import (
+    Allowed,
+    Codes,
+    LengthMask,
+    Positions,
+    count,
+    dense,
+    refuse_blind,
+    token_count,
+)
 from rankscope.errors import KindError, ShapeError, SpecError
 from rankscope.streams import stream_seed
 
@@ -27,6 +36,14 @@ class Explicit(LengthMask):
 
     tokens: int
     bits: bytes
+
+    def __post_init__(self) -> None:
+        expected = -(-(dense(self.tokens) ** 2) // 8)
+        if len(self.bits) != expected:
+            raise ShapeError(
+                f"bits has {len(self.bits)} bytes, expected {expected} for {self.tokens} tokens; "
+                "make the mask with Explicit.of(matrix)."
+            )
 
     @classmethod
     def of(cls, matrix: Tensor) -> "Explicit":
@@ -64,6 +81,16 @@ class EdgeList(LengthMask):
 
     tokens: int
     packed: bytes
+
+    def __post_init__(self) -> None:
+        token_count(self.tokens)
+        whole = len(self.packed) and len(self.packed) % 8 == 0
+        codes = np.frombuffer(self.packed, dtype=np.int64) if whole else np.array([-1])
+        if codes[0] < 0 or codes[-1] >= self.tokens**2 or (np.diff(codes) <= 0).any():
+            raise SpecError(
+                f"packed holds no ordered edges among {self.tokens} tokens; make the mask with "
+                "from_edges(tokens, edges)."
+            )
 
     def allows_in(self, query: Positions, key: Positions, tokens: Positions) -> Allowed:
         listed = torch.from_numpy(self.codes(int(tokens.max()))).to(query.device)
@@ -159,7 +186,7 @@ def from_edges(tokens: int, edges: Iterable[tuple[int, int]] | Tensor) -> EdgeLi
     ``(j, i)`` is the theory's ``j → i``: token i may attend to token j. Self-loops are edges like
     any other; list them. A tensor of edges has shape ``(edge, 2)``.
     """
-    count("tokens", tokens, least=1)
+    token_count(tokens)
     pairs = _pairs(edges)
     outside = (pairs < 0) | (pairs >= tokens)
     if outside.any():

@@ -28,6 +28,8 @@ Allowed = Bool[Tensor, "..."]
 
 MOST_EDGES = 2**26
 """More edges than this are not listed: sixty-seven million are a gigabyte already."""
+MOST_PAIRS = 2**32
+"""More pairs than this are not held in a dense matrix: four gigabytes of them."""
 _PAIRS_AT_ONCE = 2**22
 """Pairs asked about at a time where a mask has no structure: 32 MiB of positions."""
 
@@ -98,14 +100,14 @@ class Mask(ABC):
 
     def matrix(self, tokens: int) -> Bool[Tensor, "query key"]:
         """The mask of a sequence without padding."""
-        position = torch.arange(count("tokens", tokens, least=1))
+        position = torch.arange(dense(tokens))
         matrix = self.allows_in(position[:, None], position[None, :], torch.tensor(tokens))
         refuse_blind(matrix.any(-1), str(self))
         return matrix
 
     def edges(self, tokens: int) -> Edges:
         """The allowed pairs of a sequence without padding, listed without a dense matrix."""
-        query, key = np.divmod(self.codes(count("tokens", tokens, least=1)), tokens)
+        query, key = np.divmod(self.codes(token_count(tokens)), tokens)
         seen = torch.zeros(tokens, dtype=torch.bool)
         seen[torch.from_numpy(query)] = True
         refuse_blind(seen, str(self))
@@ -113,7 +115,7 @@ class Mask(ABC):
 
     def missing_self_loops(self, tokens: int) -> tuple[int, ...]:
         """The tokens that may not attend to themselves; the theory of masks assumes none."""
-        position = torch.arange(count("tokens", tokens, least=1))
+        position = torch.arange(token_count(tokens))
         loops = self.allows_in(position[:, None], position[:, None], torch.tensor(tokens))
         return tuple(position[~loops.squeeze(-1)].tolist())
 
@@ -315,6 +317,22 @@ def lengths(query: Positions, key: Positions) -> Positions:
 def count(name: str, value: object, *, least: int) -> int:
     """A whole number that positions can be counted with, or an error that names it."""
     return whole(name, value, least=least, most=2**31 - 1, error=SpecError)
+
+
+def token_count(tokens: object) -> int:
+    """A number of tokens whose edges can be listed, one for each at the least, or an error."""
+    return whole("tokens", tokens, least=1, most=MOST_EDGES, error=SpecError)
+
+
+def dense(tokens: object, sequences: int = 1) -> int:
+    """A number of tokens whose pairs fit into a matrix, or an error."""
+    length = token_count(tokens)
+    if sequences * length**2 > MOST_PAIRS:
+        raise InputError(
+            f"tokens={length} make {short(float(sequences * length**2))} pairs of a query and a "
+            f"key, of which at most {short(float(MOST_PAIRS))} are held at once; ask for fewer."
+        )
+    return length
 
 
 def refuse_blind(sees: Bool[Tensor, "query"], name: str) -> None:

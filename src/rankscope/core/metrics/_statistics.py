@@ -13,7 +13,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from rankscope.arguments import checked
-from rankscope.core.checks import measurable, upcast
+from rankscope.core.checks import measurable, real_dtype, upcast
 from rankscope.core.metrics import _fused as kernels
 from rankscope.core.metrics._centers import mean_center
 from rankscope.core.metrics._fused import Again, FusedStatistics, Transfer, can_fuse, start
@@ -104,6 +104,7 @@ class StateStatistics:
                 "tokens differ in size by more than 15 orders of magnitude, or by less than that "
                 "part of their size, which is too much for float32 on a GPU; measure in float64."
             )
+        real_dtype("dtype", dtype)
         norms = (self.one, self.inf, self.fro, self.rest_one, self.rest_inf, self.rest_fro)
         if all(bool((norm <= torch.finfo(dtype).max).all()) for norm in norms):
             return ""

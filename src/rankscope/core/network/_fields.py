@@ -2,15 +2,15 @@
 
 import math
 import operator
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Generic, Literal, TypeVar, cast, get_args, overload
 
 import torch
 from torch import Tensor, nn
 
 from rankscope import numerals
-from rankscope.arguments import Count, checked, short
+from rankscope.arguments import Count, checked, python_number, short
 from rankscope.core.checks import number, whole
 from rankscope.core.masks import Mask, as_mask
 from rankscope.core.network._scores import ScoreKind
@@ -23,6 +23,27 @@ _EXPECTED = (
     "'bert', 'gpt2', 't5', 'xavier', 'lecun', 'orthogonal', a standard deviation, or "
     "Init(kind, scale)"
 )
+
+
+class Factors(Mapping[MatrixName, float]):
+    """Factors of some matrices; unlike a dict it cannot be changed, so that an ``Init`` cannot."""
+
+    __slots__ = ("_pairs",)
+
+    def __init__(self, pairs: Iterable[tuple[MatrixName, float]] = ()) -> None:
+        self._pairs = tuple(pairs)
+
+    def __getitem__(self, name: object) -> float:
+        return dict[object, float](self._pairs)[name]
+
+    def __iter__(self) -> Iterator[MatrixName]:
+        return (name for name, _ in self._pairs)
+
+    def __len__(self) -> int:
+        return len(self._pairs)
+
+    def __hash__(self) -> int:
+        return hash(self._pairs)
 
 
 @dataclass(frozen=True)
@@ -43,7 +64,7 @@ class Init:
 
     kind: InitKind
     scale: float = 1.0
-    scales: Mapping[MatrixName, float] = field(default_factory=dict)
+    scales: Mapping[MatrixName, float] = Factors()
 
     def __post_init__(self) -> None:
         if not isinstance(self.kind, str) or self.kind not in get_args(InitKind):
@@ -58,19 +79,16 @@ class Init:
         if unknown:
             known = ", ".join(get_args(MatrixName))
             raise SpecError(f"init scales: {unknown[0]!r} is no matrix of a block; choose {known}.")
-        factors = {
-            name: number(f"init scales[{name!r}]", self.scales[name], least=0, error=SpecError)
+        factors: list[tuple[MatrixName, float]] = [
+            (name, number(f"init scales[{name!r}]", self.scales[name], least=0, error=SpecError))
             for name in get_args(MatrixName)
             if name in self.scales
-        }
-        kept = {name: factor for name, factor in factors.items() if factor != 1.0}
+        ]
+        kept = Factors((name, factor) for name, factor in factors if factor != 1.0)
         object.__setattr__(self, "scales", kept)
 
-    def __hash__(self) -> int:
-        return hash((self.kind, self.scale, *self.scales.items()))
-
     def __repr__(self) -> str:
-        scales = f", scales={self.scales!r}" if self.scales else ""
+        scales = f", scales={dict(self.scales)!r}" if self.scales else ""
         return f"Init(kind={self.kind!r}, scale={self.scale!r}{scales})"
 
     def __str__(self) -> str:
@@ -179,8 +197,9 @@ def count(name: str, value: int) -> int:
 
 def scale(name: str, value: float) -> float:
     """A factor that is not negative; True and False are 1 and 0."""
-    plain = float(value) if isinstance(value, bool) else value
-    return number(name, plain, least=0, error=SpecError)
+    factor = python_number(value)
+    factor = float(factor) if isinstance(factor, bool) else factor
+    return number(name, factor, least=0, error=SpecError)
 
 
 def positive(name: str, value: float) -> float:

@@ -14,8 +14,9 @@ import torch
 from torch import Tensor, nn
 
 from rankscope.arguments import checked, short
+from rankscope.core.checks import check_real
 from rankscope.core.shapes import Hidden
-from rankscope.errors import SpecError, UnsupportedModelError
+from rankscope.errors import ShapeError, SpecError, UnsupportedModelError
 
 NormKind = str
 """A name from ``NORMS``."""
@@ -51,6 +52,11 @@ class NormRule:
 
     def factor(self, x: Tensor) -> Tensor:
         """``gain/√(q + eps)`` of each token: all that depends on the input but the mean."""
+        check_real(x, name="x", axes="(..., feature)", least=1)
+        if self.gain is not None and self.gain.shape not in ((), (1,), x.shape[-1:]):
+            raise ShapeError(
+                f"x has {x.shape[-1]} features, the gain has shape {tuple(self.gain.shape)}."
+            )
         if self.centers:
             square = x.var(-1, unbiased=False, keepdim=True)
         else:

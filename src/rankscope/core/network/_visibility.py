@@ -9,7 +9,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from rankscope.arguments import checked
-from rankscope.core.masks import Full, Mask
+from rankscope.core.masks import Full, Mask, dense, token_count
 from rankscope.errors import InputError, ShapeError
 
 Bias = Float[Tensor, "#batch #head #query key"]
@@ -44,6 +44,9 @@ class Visibility:
                     f"token_mask has shape {tuple(token_mask.shape)}, expected (batch, {tokens})."
                 )
             token_mask = token_mask.to(device)
+        token_count(tokens)
+        if not isinstance(mask, Full):
+            dense(tokens, 1 if token_mask is None else len(token_mask))
         if token_mask is None:
             positions = torch.arange(tokens, device=device).unsqueeze(0)
             if isinstance(mask, Full):

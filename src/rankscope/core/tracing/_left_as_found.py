@@ -18,6 +18,7 @@ from torch import nn
 
 from rankscope.arguments import checked
 from rankscope.core.tracing._inputs import from_config
+from rankscope.errors import KindError
 
 Hook = Callable[..., Any]
 Undo = Callable[[], object]
@@ -120,6 +121,7 @@ class LeftAsFound:
         self, module: nn.Module, hook: Hook, hooks: dict[int, Hook], *flags: dict[int, bool]
     ) -> None:
         """Compiled code would drop hooks without a word, so it runs as it was written."""
+        refuse_scripted(module)
         if not self._eager and not _has_no_other_form(module):
             self._eager = True
             self.run_as_written()
@@ -261,6 +263,15 @@ def before_compilation(module: nn.Module) -> nn.Module:
     """The module that ``torch.compile`` was given, or the module itself."""
     inner = getattr(module, "_orig_mod", None)
     return before_compilation(inner) if isinstance(inner, nn.Module) else module
+
+
+def refuse_scripted(module: nn.Module) -> None:
+    """Raise for a module that runs outside Python, where no hook is called."""
+    if isinstance(module, torch.jit.ScriptModule):
+        raise KindError(
+            "TorchScript runs outside Python, where blocks cannot be watched; trace the model that "
+            "was scripted, or script only parts of its blocks."
+        )
 
 
 def _has_no_other_form(module: nn.Module) -> bool:

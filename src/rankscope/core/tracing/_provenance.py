@@ -80,6 +80,8 @@ class Provenance:
 
         ``of_draws`` joins those of several networks that were drawn alike.
         """
+        if not parts:
+            raise InputError("there is no provenance to join; give one or more.")
         first = parts[0]
         if of_draws:
             seeds = {part.seed for part in parts}

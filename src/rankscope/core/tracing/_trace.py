@@ -6,7 +6,6 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
-import torch
 from torch import Tensor, nn
 
 from rankscope.arguments import checked
@@ -18,12 +17,12 @@ from rankscope.core.tracing._figures import DEFAULT_METRICS, Columns, Metrics, S
 from rankscope.core.tracing._hidden_states import Output, OutputChoice, Stream, StreamChoice
 from rankscope.core.tracing._inputs import Place, given_to, ids_among
 from rankscope.core.tracing._layouts import Layout, LayoutChoice
-from rankscope.core.tracing._left_as_found import LeftAsFound, own_modes
+from rankscope.core.tracing._left_as_found import LeftAsFound, own_modes, refuse_scripted
 from rankscope.core.tracing._masks import TokenChoice, choose_mask
 from rankscope.core.tracing._provenance import Provenance, begin_provenance
 from rankscope.core.tracing._recorder import Recorder
 from rankscope.core.weights import named_tensors, refuse_broken
-from rankscope.errors import InputError, KindError
+from rankscope.errors import InputError
 from rankscope.numerals import cut, list_words, mean, short, some, span
 
 if TYPE_CHECKING:
@@ -80,11 +79,7 @@ def trace(
     The model runs in evaluation mode and without gradients and is left as it was found; only what
     this thread runs is recorded.
     """
-    if isinstance(model, torch.jit.ScriptModule):
-        raise KindError(
-            "a TorchScript model runs outside Python, where its blocks cannot be watched; trace "
-            "the model it was made from."
-        )
+    refuse_scripted(model)
     measures = _figures.choose_measures(metrics)
     if measured is not None and all(measure.of == "attention" for measure in measures):
         raise InputError(

@@ -85,6 +85,9 @@ _ROUNDING = 1e-9
 _NEARLY = 1e-3  # what comes as close as this to a bound shows that it is sharp
 
 
+_WIDEST = 700.0  # beyond, e to a spread is too large for a float
+
+
 @dataclass(frozen=True)
 class Config(kit.Config):
     """Random layers of many shapes, their scores scaled to each spread, and one worst layer."""
@@ -106,8 +109,8 @@ def measure(config: Config, on_step: kit.OnStep) -> pl.DataFrame:
     """The largest entry of ``|P − 1qᵀ|/(2D·1qᵀ)`` in each layer, at each spread."""
     if not config.spreads or not all(0 < spread <= SCORE_LIMIT for spread in config.spreads):
         raise InputError(f"spreads={config.spreads}: the lemma is about 0 to {SCORE_LIMIT:.4f}.")
-    if not all(spread > SCORE_LIMIT for spread in config.wider):
-        raise InputError(f"wider={config.wider} is for spreads beyond {SCORE_LIMIT:.4f}.")
+    if not all(SCORE_LIMIT < spread <= _WIDEST for spread in config.wider):
+        raise InputError(f"wider={config.wider}: expected {SCORE_LIMIT:.4f} to {_WIDEST:g}.")
     if not (config.tokens and config.heads and config.tails):
         raise InputError("D11 needs at least one number of tokens, of heads and of tails.")
     rows: list[tuple[Any, ...]] = []

@@ -1,8 +1,6 @@
 """Models with their own or random weights, from built-in names, folders and the Hub."""
 
 import copy
-import json
-import os
 import socket
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -17,11 +15,12 @@ import transformers
 from huggingface_hub import constants, try_to_load_from_cache
 from huggingface_hub.errors import HFValidationError
 from torch import nn
-from transformers import AutoConfig, AutoImageProcessor, AutoModel, AutoTokenizer
+from transformers import AutoImageProcessor, AutoModel, AutoTokenizer
 from transformers.utils import logging
 
 from rankscope.arguments import checked
 from rankscope.errors import KindError, SourceError
+from rankscope.models.families._checkpoint import check_size, read_config, weight_bytes
 from rankscope.models.families._tokenization import BundledTokenizer
 from rankscope.process import is_path
 from rankscope.streams import global_stream
@@ -98,9 +97,11 @@ def initialise(name: str, seed: int, options: dict[str, Any], tokenizer: Any = N
         own = BundledTokenizer.for_config(config)
     else:
         options = {**options, **_where(name)}
-        config = _attempt(name, action=lambda: AutoConfig.from_pretrained(name, **options))
+        config = _attempt(name, lambda: read_config(_at_home(name), options, pickled=True))
         own = _tokenizer(name, options) if given is None else None
     trusted = options["trust_remote_code"]
+    size = {"trusted": trusted, "weights": None, "spread": False}
+    _attempt(name, lambda: check_size(name, config, **size))
     with global_stream(seed, "original"):
         model = _attempt(name, lambda: AutoModel.from_config(config, trust_remote_code=trusted))
     return model.eval(), own if given is None else given, None
@@ -111,7 +112,12 @@ def load_pretrained(
 ) -> Source:
     """A model with its own weights, from a folder or a Hub id."""
     given, place = another_tokenizer(tokenizer), _where(name)
-    name = str(Path(name).expanduser()) if place["local_files_only"] else name
+    name = _at_home(name)
+    chosen = {key: options[key] for key in ("revision", "trust_remote_code")} | place
+    config = _attempt(name, lambda: read_config(name, chosen, pickled=pickled), pickled=pickled)
+    size = {"trusted": options["trust_remote_code"], "spread": options["device_map"] is not None}
+    weights = weight_bytes(name)
+    _attempt(name, lambda: check_size(name, config, weights=weights, **size))
     reading = {**options, **place, "weights_only": True, "output_loading_info": True}
     reading["use_safetensors"] = None if pickled else True
     model, report = _attempt(
@@ -124,17 +130,21 @@ def load_pretrained(
             f"{name} lacks {len(missing)} of the model's weights, {missing[0]} among them, so it "
             "is not a whole checkpoint; init=True (--at-init) draws all of them at random."
         )
-    chosen = {key: options[key] for key in ("revision", "trust_remote_code")} | place
     reads = _tokenizer(name, chosen) if given is None else given
     processor = _optional(AutoImageProcessor, name, chosen) if reads is None else None
     return model.eval(), reads, processor
 
 
+def _at_home(name: str) -> str:
+    """A folder's path with ``~`` written out; other names as they are."""
+    path = Path(name).expanduser()
+    return str(path) if path.is_dir() else name
+
+
 def _where(name: str) -> dict[str, bool]:
-    """Check a folder that was meant as one; where the Hub is out of reach, use its cache alone."""
+    """Whether only files that are here are used: those of a folder, or without the Hub in reach."""
     path = Path(name).expanduser()
     if path.is_dir():
-        _check_folder(path)
         return {"local_files_only": True}
     if is_path(name):
         raise SourceError(f"there is no folder {name}; give a folder that holds a model.")
@@ -150,34 +160,6 @@ def _hub_is_reachable() -> bool:
     except OSError:
         return False
     return True
-
-
-def _check_folder(folder: Path) -> None:
-    """Whether a folder says which architecture it holds, and keeps to itself."""
-
-    def read(path: Path) -> dict[str, Any]:
-        try:
-            found = json.loads(path.read_text(encoding="utf-8"))
-        except (OSError, ValueError, RecursionError) as error:
-            raise SourceError(f"{path} cannot be read as JSON: {error}.") from None
-        return found if isinstance(found, dict) else {}
-
-    config = folder / "config.json"
-    if not config.is_file():
-        raise SourceError(f"{folder} holds no config.json, so it is not a saved model.")
-    if not read(config).get("model_type"):
-        raise SourceError(
-            f"{config} names no model_type, so it does not say which architecture this is; add "
-            'it, for example "model_type": "bert".'
-        )
-    for index in sorted(folder.glob("*.index.json")):
-        placed = read(index).get("weight_map")
-        if not isinstance(placed, dict) or not all(isinstance(v, str) for v in placed.values()):
-            raise SourceError(f"{index} does not say which weights are in which file.")
-        for file in sorted(set(placed.values())):
-            inside = os.path.normpath(file)
-            if Path(inside).is_absolute() or inside.startswith(".."):
-                raise SourceError(f"{index} points outside its folder, to {file}; it is not read.")
 
 
 def _attempt(name: str, action: Callable[[], Any], *, pickled: bool | None = None) -> Any:

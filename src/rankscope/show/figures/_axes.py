@@ -11,6 +11,7 @@ import altair as alt
 from rankscope.metric_catalogue import Scale
 from rankscope.numerals import MINUS, exponent_text
 from rankscope.show.figures import _theme as theme
+from rankscope.show.figures._chart import printable
 
 Kind = Literal["log", "linear"]
 
@@ -108,14 +109,15 @@ def word_axis(
 
 def named_ticks(texts: Sequence[str]) -> str:
     """The expression by which an axis names its whole numbers."""
-    return f"{json.dumps(list(texts), ensure_ascii=False)}[datum.value]"
+    # Printable before it is escaped: an escaped NUL ends the renderer, and with it the process.
+    return f"{json.dumps(printable(list(texts)))}[datum.value]"
 
 
 def whole_numbers(values: Sequence[int], *, most: int) -> list[int]:
     """Which of the numbers an axis names: the first, then multiples of 1, 2, 5, 10 …"""
     first, last = min(values), max(values)
     step = max(1, round(round_step((last - first + 1) / most)))
-    named = [value for value in range(first, last + 1) if value % step == 0]
+    named = list(range(math.ceil(first / step) * step, last + 1, step))
     return named if named and named[0] - first <= step / 2 else [first, *named]
 
 

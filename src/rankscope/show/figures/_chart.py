@@ -9,6 +9,7 @@ import io
 import json
 import re
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from textwrap import wrap
@@ -19,10 +20,16 @@ import vl_convert
 
 from rankscope.arguments import checked
 from rankscope.errors import InputError, KindError
+from rankscope.numerals import gigabytes
 from rankscope.process import write_file
 from rankscope.show.display import template
 from rankscope.show.figures import _theme as theme
 from rankscope.show.figures._theme import Figure
+
+try:
+    import resource
+except ImportError:  # on Windows, where no process has such limits
+    resource = None  # type: ignore[assignment]
 
 # The version of Vega-Lite that Altair writes for, as vl-convert names it.
 VEGA_LITE = ".".join(alt.SCHEMA_VERSION.removeprefix("v").split(".")[:2])
@@ -30,7 +37,10 @@ _DRAW = """\
 vegaEmbed("#chart", JSON.parse(document.getElementById("specification").textContent),
   {renderer: "svg", actions: false});"""
 _CONTROL = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]")
+_IN_TITLES: Final = str.maketrans({"\\": "∖", **dict.fromkeys("\n\r\t\u2028\u2029", " ")})
+"""Vega-Lite writes titles into expressions without escaping these, and then draws nothing."""
 _LINE = 96  # characters of a line below a title
+_ADDRESS_SPACE: Final = 66 * 2**30  # bytes that the renderer, a browser's engine, reserves at first
 
 
 class OfflineChart(alt.ConcatChart):
@@ -124,12 +134,19 @@ def _selections(views: list[str]) -> list[alt.TopLevelSelectionParameter]:
 
 @checked
 def printable(value: Any) -> Any:
-    r"""A chart's specification without control characters, of which renderers die.
+    r"""A chart's specification without characters of which renderers die.
 
-    >>> printable({"title": "a\x1b[31mb"})
-    {'title': 'a�[31mb'}
+    >>> printable({"title": "a\x1b[31m\nb", "values": ["a\nb"]})
+    {'title': 'a�[31m b', 'values': ['a\nb']}
+
+    Control characters are replaced, and in titles also line breaks and backslashes.
     """
-    return _without_control(value)
+    try:
+        return _printable(value)
+    except RecursionError:
+        raise KindError(
+            "the chart holds itself or is nested too deeply; give a flat specification."
+        ) from None
 
 
 @checked
@@ -153,7 +170,7 @@ def labelled(spec: Mapping[str, Any], title: str, about: str) -> dict[str, Any]:
         "frame": "bounds",
         "anchor": "start",
     }
-    return {**spec, "title": _without_control(named)}
+    return {**spec, "title": printable(named)}
 
 
 @checked
@@ -172,17 +189,17 @@ def save(chart: Figure | Mapping[str, Any], path: str | Path) -> Path:
     write = WRITERS.get(path.suffix.lower())
     if write is None:
         raise InputError(f"cannot write {path.name!r}; end it in {', '.join(WRITERS)}.")
-    spec = _without_control(dict(chart) if isinstance(chart, Mapping) else chart.to_dict())
+    spec = printable(dict(chart) if isinstance(chart, Mapping) else chart.to_dict())
     content = write(spec)
     return write_file(path, content if isinstance(content, bytes) else content.encode())
 
 
-def _without_control(value: Any) -> Any:
+def _printable(value: Any, key: object = None) -> Any:
     if isinstance(value, str):
-        return _CONTROL.sub("\ufffd", value)
+        return _CONTROL.sub("\ufffd", value.translate(_IN_TITLES) if key == "title" else value)
     if isinstance(value, Mapping):
-        return {_without_control(key): _without_control(inner) for key, inner in value.items()}
-    return [_without_control(inner) for inner in value] if isinstance(value, list) else value
+        return {_printable(key): _printable(inner, key) for key, inner in value.items()}
+    return [_printable(inner, key) for inner in value] if isinstance(value, list) else value
 
 
 class ScriptSafe(json.JSONEncoder):
@@ -202,6 +219,7 @@ class ScriptSafe(json.JSONEncoder):
 @cache
 def bundle() -> str:
     """Vega, Vega-Lite and Vega-Embed as one script that needs nothing else."""
+    check_address_space()
     return vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed;", vl_version=VEGA_LITE)
 
 
@@ -233,14 +251,42 @@ def chart_page(spec: Mapping[str, Any]) -> str:
 
 def svg(spec: Mapping[str, Any]) -> str:
     """A chart as a picture; one that would have to load something cannot be drawn."""
-    return vl_convert.vegalite_to_svg(dict(spec), vl_version=VEGA_LITE, allowed_base_urls=[])
+    return str(_render(vl_convert.vegalite_to_svg, spec))
 
 
 def png(spec: Mapping[str, Any], *, scale: float = 2.0) -> bytes:
     """A chart as a picture of dots; one that would have to load something cannot be drawn."""
-    return vl_convert.vegalite_to_png(
-        dict(spec), vl_version=VEGA_LITE, scale=scale, allowed_base_urls=[]
-    )
+    return bytes(_render(vl_convert.vegalite_to_png, spec, scale=scale))
+
+
+def _render(renderer: Callable[..., Any], spec: Mapping[str, Any], **options: Any) -> Any:
+    check_address_space()
+    try:
+        return renderer(dict(spec), vl_version=VEGA_LITE, allowed_base_urls=[], **options)
+    except (ValueError, TypeError, RecursionError) as error:
+        reason = str(error).strip().splitlines()[0]
+        raise InputError(
+            f"the chart cannot be drawn from what it holds (nothing is loaded from elsewhere): "
+            f"{reason}"
+        ) from error
+
+
+@cache  # once the renderer has started, it needs no more
+def check_address_space() -> None:
+    """Raise if ``ulimit -v`` leaves too little for the renderer, which would end the process."""
+    if resource is None:  # on Windows
+        return
+    limit, _ = resource.getrlimit(resource.RLIMIT_AS)
+    if limit == resource.RLIM_INFINITY:
+        return
+    with suppress(OSError, ValueError):
+        limit -= int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+    if limit < _ADDRESS_SPACE:
+        raise InputError(
+            f"charts and pages cannot be drawn: their renderer needs {gigabytes(_ADDRESS_SPACE)} "
+            f"of address space, and the limit leaves {gigabytes(max(limit, 0))}; raise it "
+            "(ulimit -v unlimited)."
+        )
 
 
 WRITERS: Final[Mapping[str, Callable[[Mapping[str, Any]], str | bytes]]] = {

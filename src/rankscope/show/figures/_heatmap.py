@@ -42,6 +42,7 @@ _BELOW: Final = 58.0  # from the plot down to the bar, past the axis
 _GAP_FROM: Final = 9.0  # pixels a cell must have for a gap between it and the next
 _OVER: Final = 0.6  # pixels by which smaller cells overlap, so that no seams show
 _RING: Final = 62.0
+_MOST_PLACES: Final = 1_000_000
 
 
 @dataclass(frozen=True)
@@ -175,6 +176,8 @@ class Side:
     @classmethod
     def of_numbers(cls, name: str, numbers: Sequence[int], *, most: int, **more: Any) -> "Side":
         """Whole numbers, of which round ones are named, about so many."""
+        if len(numbers) > _MOST_PLACES:
+            raise InputError(f"{name} takes {len(numbers):,} values; a map has {_MOST_PLACES:,}.")
         round_ones = set(whole_numbers(numbers, most=most))
         named = [at for at, number in enumerate(numbers) if number in round_ones] or [0]
         return cls(name, numbers, [str(number) for number in numbers], named, **more)

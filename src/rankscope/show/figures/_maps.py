@@ -40,10 +40,12 @@ def head_map(
     Medians over the samples are drawn, of any ``metric``. Rows without a head, or of a single path
     length, are about something else and left out.
     """
+    tables.check_kinds(table)
     about = pl.col("head").is_not_null() if "head" in table.columns else pl.lit(True)
     if "length" in table.columns:
         about &= pl.col("length").is_null()
-    if metric in table["metric"] and not table.filter(about, pl.col("metric") == metric).height:
+    known = "metric" in table.columns and metric in table["metric"]
+    if known and not table.filter(about, pl.col("metric") == metric).height:
         raise InputError(f"there is nothing to draw: rows of {metric!r} have no head.")
     needed = ("layer", "head")
     kept = table.filter(about)
@@ -129,6 +131,7 @@ _SIDE: Final = 224.0
 _LABELS: Final = 66.0  # what the words beside a panel take
 _MOST_CELLS: Final = 6200  # in all panels together; of more tokens, evenly spaced ones are drawn
 _BELOW: Final = 96.0  # from a plot down to the bar, past words that stand upright
+_MOST_TOKENS: Final = 100_000
 _CLEARLY_NEGATIVE: Final = -0.1
 
 
@@ -168,6 +171,8 @@ def token_map(
     )
     layers = sorted(set(rows["layer"].to_list()))
     count = 1 + max(max(rows[name].to_list()) for name in places[1:])
+    if count > _MOST_TOKENS:
+        raise InputError(f"there are {count:,} tokens; a map has {_MOST_TOKENS:,} at most.")
     if labels is not None and len(labels) < count:
         raise InputError(f"there are {len(labels)} labels for {count} tokens; give one for each.")
     words = [str(at) for at in range(count)] if labels is None else list(labels[:count])

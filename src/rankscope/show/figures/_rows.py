@@ -9,6 +9,7 @@ import polars as pl
 from rankscope.errors import InputError
 from rankscope.metric_catalogue import Metric
 from rankscope.numerals import power_of_ten
+from rankscope.tables import check_kinds
 
 Row = Mapping[str, Any]
 
@@ -41,6 +42,8 @@ def select(
             f"the table lacks {', '.join(missing)}; {drawer} draws {source}, by "
             f"{', '.join(needed)}."
         )
+    check_kinds(table, numbers)
+    table = table.with_columns(pl.col(pl.Null).cast(pl.Float64))
     present = labels_in(table.filter(pl.col("metric").is_not_null()), "metric")
     unknown = [name for name in metrics if name not in present]
     if unknown or not metrics:
@@ -76,7 +79,7 @@ def labels_in(rows: pl.DataFrame, column: str) -> tuple[str, ...]:
 def require_values(rows: pl.DataFrame, columns: Sequence[str]) -> None:
     """Raise if a row does not say where it belongs."""
     for name in columns:
-        if rows[name].null_count():
+        if rows[name].null_count() or (rows[name].dtype.is_float() and rows[name].is_nan().any()):
             raise InputError(f"some rows have no {name}; keep those that have one.")
 
 

@@ -8,6 +8,7 @@ from typing import Any, Final
 import altair as alt
 
 from rankscope.arguments import checked
+from rankscope.errors import KindError
 from rankscope.results import Role
 
 # Every colour with what it becomes on a dark page: the same hue, light enough to stand out there.
@@ -151,6 +152,13 @@ def adaptive(spec: Mapping[str, Any]) -> dict[str, Any]:
 
     Drawn as SVG, it takes its colours from the page: see ``dark_variables``. Data are left alone.
     """
+    try:
+        return _adaptive(spec)
+    except RecursionError:
+        raise KindError("the chart holds itself or is nested too deeply.") from None
+
+
+def _adaptive(spec: Mapping[str, Any]) -> dict[str, Any]:
     return {
         key: value if key in ("data", "datasets") else _with_variables(value)
         for key, value in spec.items()
@@ -164,7 +172,7 @@ def dark_variables() -> str:
 
 def _with_variables(value: Any) -> Any:
     if isinstance(value, Mapping):
-        return adaptive(value)
+        return _adaptive(value)
     if isinstance(value, list):
         return [_with_variables(item) for item in value]
     known = isinstance(value, str) and value in DARK

@@ -264,12 +264,8 @@ def picture(chart: Chart, *, about: str) -> str:
         if len(drawn) <= _LARGEST:
             return "data:image/svg+xml;base64," + base64.b64encode(drawn.encode()).decode()
         return "data:image/png;base64," + base64.b64encode(png(spec, scale=1.5)).decode()
-    except ValueError as error:
-        reason = str(error).strip().splitlines()[0]
-        raise InputError(
-            f"the chart {chart.title!r} cannot be drawn from what it holds (a report loads "
-            f"nothing from elsewhere): {reason}"
-        ) from error
+    except InputError as error:
+        raise InputError(f"{chart.title!r}: {error}") from error
 
 
 @cache
