@@ -138,20 +138,23 @@ def _of_any_model(
 
     @wraps(function)
     def call(model: Model, inputs: Inputs, *rest: Any, **options: Any) -> Answer:
-        mask = options.pop("token_mask", None)
-        network, x, mask = as_network(model, inputs, mask)
-        return function(network, x, *rest, token_mask=mask, **options)
+        network, x, options["token_mask"] = as_network(model, inputs, options.get("token_mask"))
+        return function(network, x, *rest, **options)
 
     return _with_signature(call, function, Model, Inputs)
 
 
-def _with_signature(call: Any, function: Any, model: Any, inputs: Any) -> Any:
+Call = TypeVar("Call", bound=Callable[..., Any])
+
+
+def _with_signature(call: Call, function: Any, model: Any, inputs: Any) -> Call:
     """What ``help`` and editors show: the first two parameters under the names they have here."""
     signature = inspect.signature(function)
     first, second, *rest = signature.parameters.values()
     first = first.replace(name="model", annotation=model)
     second = second.replace(name="inputs", annotation=inputs)
-    call.__signature__ = signature.replace(parameters=[first, second, *rest])
+    shown = signature.replace(parameters=[first, second, *rest])
+    call.__signature__ = shown  # type: ignore[attr-defined]
     return call
 
 

@@ -169,6 +169,7 @@ class Estimate:
         unknown = f"nothing is known about {plural(self.unknown, 'run')}"
         if self.unknown == self.runs:
             return unknown
+        whole("workers", workers, least=1)
         wall = duration(max(self.longest, self.seconds / workers))
         said = f"about {duration(self.seconds)} of work, {wall} with {plural(workers, 'worker')}"
         return f"{said}; good to a factor of three" + f"; {unknown}" * bool(self.unknown)

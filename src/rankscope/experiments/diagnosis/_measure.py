@@ -411,7 +411,9 @@ def _measure_batch(network: Network, batch: Batch, on_step: kit.OnStep) -> Measu
         last_fellow=place.gather(-1, last[-1][1].unsqueeze(-1)).squeeze(-1),
         twins=torch.stack(ends),
         tokens=counted.sum(-1).cpu(),
-        **{name: stacked([each[name] for each in sublayers]) for name in SUBLAYER_FIGURES},
+        sizes=stacked([each["sizes"] for each in sublayers]),
+        lengths=stacked([each["lengths"] for each in sublayers]),
+        spreads=stacked([each["spreads"] for each in sublayers]),
         logits=torch.stack(logits).mT,
         views=torch.stack(views),
     )

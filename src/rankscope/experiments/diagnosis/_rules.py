@@ -115,14 +115,14 @@ def entropy(evidence: Evidence) -> Words | str:
     scales = evidence.measured.logit_scales["attention"]
     critical = (2 * evidence.measured.tokens.double().clamp_min(2).log()).sqrt()
     sharp = torch.zeros_like(scales, dtype=torch.bool)
-    for layer, figure, usual, fresh in evidence.beside("logit_scales", "attention"):
-        far = figure > thresholds.SHARP_LOGITS * max(usual, fresh)
-        sharp[layer - 1] = far & (scales[layer - 1] > critical)
+    for at_layer, scale, usual, fresh in evidence.beside("logit_scales", "attention"):
+        if scale > thresholds.SHARP_LOGITS * max(usual, fresh):
+            sharp[at_layer - 1] = scales[at_layer - 1] > critical
     # Where no layer has little entropy, a layer with far larger logits than others is the one.
     wanted = torch.where((shares.amin(0) >= thresholds.SHARP_ENTROPY) & sharp.any(0), sharp, True)
     lowest, at = torch.where(wanted, shares, math.inf).min(0)
-    under_way = (lowest < thresholds.SHARP_ENTROPY) | sharp.any(0)
-    seen = Sighting(lowest < thresholds.ONE_HOT_ENTROPY, under_way, lowest, at + 1)
+    nearly = (lowest < thresholds.SHARP_ENTROPY) | sharp.any(0)
+    seen = Sighting(lowest < thresholds.ONE_HOT_ENTROPY, nearly, lowest, at + 1)
     figure, layer = seen.typical
     share = f"{short(figure, digits=2)} of the entropy of even attention"
     words = f"No entropy collapse: attention is sharpest in layer {layer}, with {share}."
