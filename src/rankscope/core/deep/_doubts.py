@@ -98,13 +98,11 @@ class Beside(NamedTuple):
     state: SplitState
 
 
-def step_away(network: Network, start: SplitState, logarithms: Logarithms) -> Beside | None:
+def step_away(network: Network, start: SplitState, logs: Logarithms) -> Beside | None:
     """A small perturbation of one sample, if the network is so deep that errors may grow unseen."""
     if network.spec.layers <= _DEEP:
         return None
-    sample = (
-        logarithms[0].argmax().reshape(1)
-    )  # equal tokens, whose residual is smallest, stay equal
+    sample = logs[0].argmax().reshape(1)  # equal tokens, whose residual is smallest, stay equal
     state = start.select(sample)
     away = torch.randn(state.mantissa.shape, generator=stream(0, "a step away")).to(state.mantissa)
     away = state.mantissa * (1 + _STEP * away)
@@ -120,24 +118,20 @@ class Notes:
         self._rows: list[Float[Tensor, "6 batch"]] = []
         self._beside: list[Float[Tensor, "2 1"]] = []
 
-    def add(self, state: SplitState, logarithms: Logarithms) -> None:
-        """Record a layer; ``logarithms`` may have one more sample, that of a ``Beside``."""
+    def add(self, state: SplitState, logs: Logarithms) -> None:
+        """Record a layer; ``logs`` may have one more sample, that of a ``Beside``."""
         batch = len(state.mantissa)
         lost = [
-            torch.as_tensor(part.lost, dtype=logarithms.dtype, device=logarithms.device).expand(
-                batch
-            )
+            torch.as_tensor(part.lost, dtype=logs.dtype, device=logs.device).expand(batch)
             for part in (state.common, state.deviation)
         ]
         # Beyond: a residual that is not zero and yet has no logarithm in float64.
         beyond = state.log_scale.isneginf() & state.mantissa.flatten(1).any(1)
         self._rows.append(
-            torch.stack(
-                [*logarithms[:, :batch], state.log_scale, *lost, beyond.to(logarithms.dtype)]
-            )
+            torch.stack([*logs[:, :batch], state.log_scale, *lost, beyond.to(logs.dtype)])
         )
-        if logarithms.shape[1] > batch:
-            self._beside.append(logarithms[:, batch:])
+        if logs.shape[1] > batch:
+            self._beside.append(logs[:, batch:])
 
     def read(self) -> "Read":
         """Read all records, in one transfer if they are on one device."""

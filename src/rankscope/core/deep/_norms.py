@@ -97,10 +97,7 @@ def _rescale(state: SplitState, rule: NormRule) -> SplitState:
 
 
 def _lost(
-    state: SplitState,
-    s: PerSample,
-    deviation: ScaledTensor,
-    squares: Float[Tensor, "batch token 1"],
+    state: SplitState, s: PerSample, delta: ScaledTensor, squares: Float[Tensor, "batch token 1"]
 ) -> PerSample | float:
     """Digits lost in short rows, which are sums of larger ones, and along the common row.
 
@@ -110,7 +107,7 @@ def _lost(
         squares = torch.where(state.token_mask.unsqueeze(-1), squares, 1.0)
     shortest, longest = (0.5 * end.flatten().log() for end in (squares.amin(1), squares.amax(1)))
     before = worst(state.common.lost, state.deviation.lost)
-    return worst(before, (-shortest).clamp(min=0.0), cancelled(s - longest, deviation.log))
+    return worst(before, (-shortest).clamp(min=0.0), cancelled(s - longest, delta.log))
 
 
 def _expand_around_common(
@@ -166,17 +163,15 @@ def _plain(
 
 
 def _choose(
-    first: Tensor,
-    first_choice: tuple[ScaledTensor, ScaledTensor],
-    other: tuple[ScaledTensor, ScaledTensor],
+    mask: Tensor, yes: tuple[ScaledTensor, ScaledTensor], no: tuple[ScaledTensor, ScaledTensor]
 ) -> tuple[ScaledTensor, ScaledTensor]:
     """Choose between two states, sample by sample."""
 
     def either(a: ScaledTensor, b: ScaledTensor) -> ScaledTensor:
-        mantissa = torch.where(expand_like(first, a.mantissa), a.mantissa, b.mantissa)
-        return ScaledTensor(mantissa, torch.where(first, a.log, b.log))
+        mantissa = torch.where(expand_like(mask, a.mantissa), a.mantissa, b.mantissa)
+        return ScaledTensor(mantissa, torch.where(mask, a.log, b.log))
 
-    return either(first_choice[0], other[0]), either(first_choice[1], other[1])
+    return either(yes[0], no[0]), either(yes[1], no[1])
 
 
 def _affine(state: SplitState, gain: Tensor | None, bias: Tensor | None) -> SplitState:

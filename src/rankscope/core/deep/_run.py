@@ -234,9 +234,9 @@ def mix_heads(
     values = apply_linear(state, value.weight, value.bias)
     split = attention.split(values.mantissa, attention.kv_heads)
     deviation = rescale(
-        attention.join(weights.deviation @ split),
+        attention.join(weights.delta @ split),
         values.log_scale + weights.log,
-        terms=values.log_scale + weights.log + log_of_longest(weights.deviation),
+        terms=values.log_scale + weights.log + log_of_longest(weights.delta),
         lost=worst(values.deviation.lost, weights.lost),
     )
     row = values.common.mantissa.unsqueeze(1)
@@ -258,12 +258,8 @@ def _center(weights: SplitAttention, state: SplitState, visibility: Visibility) 
     if not several:
         return replace(weights, shared=weights.shared - first_query(uniform, state))
     mean = uniform.mean(-2, keepdim=True)
-    deviation = weights.deviation * expand_like(bounded_exp(weights.log), weights.deviation) - (
-        uniform - mean
-    )
-    return replace(
-        weights, shared=weights.shared - mean, deviation=deviation, log=weights.log * 0.0
-    )
+    delta = weights.delta * expand_like(bounded_exp(weights.log), weights.delta) - (uniform - mean)
+    return replace(weights, shared=weights.shared - mean, delta=delta, log=weights.log * 0.0)
 
 
 @checked

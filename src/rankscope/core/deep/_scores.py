@@ -94,9 +94,7 @@ def _rotary(attention: Attention, state: SplitState, visibility: Visibility) -> 
 def _biased(attention: Attention, state: SplitState, visibility: Visibility) -> SplitAttention:
     """Biases that depend only on positions, of keys or of pairs."""
     query, key = project(attention, state)
-    bias = attention.scores.bias(
-        query.deviation.mantissa, key.deviation.mantissa, visibility.positions
-    )
+    bias = attention.scores.bias(query.delta.mantissa, key.delta.mantissa, visibility.positions)
     assert bias is not None
     kind = "of_keys" if bias.shape[-2] == 1 else "of_pairs"
     return attention_from_products(
@@ -112,12 +110,12 @@ def _gaussian(attention: Attention, state: SplitState, visibility: Visibility) -
     assert isinstance(scores, GaussianKernelScores)
     scale = attention.scale / scores.bandwidth**2
     query, key = project(attention, state)
-    largest = torch.maximum(key.common.log, query.deviation.log), query.common.log
-    refuse_overflow(torch.maximum(torch.maximum(*largest), key.deviation.log) + key.deviation.log)
-    deviation = key.deviation.mantissa.square().sum(-1).unsqueeze(2)
+    largest = torch.maximum(key.common.log, query.delta.log), query.common.log
+    refuse_overflow(torch.maximum(torch.maximum(*largest), key.delta.log) + key.delta.log)
+    delta = key.delta.mantissa.square().sum(-1).unsqueeze(2)
     lengths = (
-        shared_logits(key.common, key.deviation)
-        + deviation * expand_like(bounded_exp(2 * key.deviation.log), deviation) / 2
+        shared_logits(key.common, key.delta)
+        + delta * expand_like(bounded_exp(2 * key.delta.log), delta) / 2
     )
     return attention_from_products(query, key, scale, state, visibility, of_keys=-scale * lengths)
 
@@ -131,17 +129,12 @@ def _linformer(attention: Attention, state: SplitState, visibility: Visibility) 
     filled = (pool.sum(-1) > 0).unsqueeze(-2)  # rows 1 1 segment
     query, key = project(attention, state)
     mean = ScaledTensor.of(
-        pool @ key.deviation.mantissa,
-        key.deviation.log,
-        terms=key.deviation.log,
-        lost=key.deviation.lost,
+        pool @ key.delta.mantissa, key.delta.log, terms=key.delta.log, lost=key.delta.lost
     )
     pooled = SplitProjection(key.common, mean)
     among = Visibility(visibility.positions, filled)
     weights = attention_from_products(query, pooled, attention.scale, state, among)
-    return SplitAttention(
-        weights.shared @ pool, weights.deviation @ pool, weights.log, weights.lost
-    )
+    return SplitAttention(weights.shared @ pool, weights.delta @ pool, weights.log, weights.lost)
 
 
 def _linear_kernel(
@@ -170,24 +163,24 @@ def _linear_kernel(
 @dataclass(frozen=True)
 class _Features:
     """Features of queries or keys, as logarithms: those of what all tokens have in common, each
-    token's, and by how much the two differ, in units of ``e^deviation.log``.
+    token's, and by how much the two differ, in units of ``e^delta.log``.
 
     Differences of logarithms keep every feature's digits, however small it is beside others.
     """
 
     common: Tensor  # batch head 1 width
     logs: Tensor  # batch head token width
-    deviation: ScaledTensor
+    delta: ScaledTensor
     far: Bool[Tensor, "batch"]
 
     @classmethod
     def of(cls, part: SplitProjection) -> "_Features":
         """With ``φ(z) = 1 + z`` above zero and ``e^z`` below."""
-        refuse_overflow(part.common.log, part.deviation.log)
+        refuse_overflow(part.common.log, part.delta.log)
         a = part.common.at(0.0)
         h, size = (
-            part.deviation.mantissa,
-            expand_like(bounded_exp(part.deviation.log), part.deviation.mantissa),
+            part.delta.mantissa,
+            expand_like(bounded_exp(part.delta.log), part.delta.mantissa),
         )
         z = a + h * size
         seen = size > _SEEN
@@ -197,23 +190,21 @@ class _Features:
         # Across zero the two logarithms have different signs, so they do not cancel.
         across = torch.where(seen, (logs - common) / divisor, h)
         above, below = (a >= 0) & (z >= 0), (a <= 0) & (z <= 0)
-        deviation = torch.where(above, positive, torch.where(below, h, across))
-        far = (deviation * size).abs().flatten(1).amax(1) > 1
+        delta = torch.where(above, positive, torch.where(below, h, across))
+        far = (delta * size).abs().flatten(1).amax(1) > 1
         # Features weigh the digits of others in a way that no single sum shows: always check.
-        lost = worst(part.common.lost, part.deviation.lost, _UNKNOWN)
-        return cls(common, logs, ScaledTensor(deviation, part.deviation.log, lost), far)
+        lost = worst(part.common.lost, part.delta.lost, _UNKNOWN)
+        return cls(common, logs, ScaledTensor(delta, part.delta.log, lost), far)
 
     def growth(self) -> Tensor:
-        """``e^δ − 1`` of each feature with its deviation δ, in units of ``e^deviation.log``."""
-        deviation, size = (
-            self.deviation.mantissa,
-            expand_like(bounded_exp(self.deviation.log), self.deviation.mantissa),
+        """``e^δ − 1`` of each feature with its deviation δ, in units of ``e^delta.log``."""
+        delta, size = (
+            self.delta.mantissa,
+            expand_like(bounded_exp(self.delta.log), self.delta.mantissa),
         )
         seen = size > _SEEN
         return torch.where(
-            seen,
-            torch.expm1((deviation * size).clamp(max=1.0)) / torch.where(seen, size, 1.0),
-            deviation,
+            seen, torch.expm1((delta * size).clamp(max=1.0)) / torch.where(seen, size, 1.0), delta
         )
 
 
@@ -231,23 +222,23 @@ def _weights_near_common(
     factor that depends only on the query, a weight is ``1 + Δ_i·(g_j/ḡ − 1) / Σ c∘g_j/ḡ``.
     """
     mixed, near = (key, query) if swapped else (query, key)
-    counts = split_softmax(query.common + key.common, mixed.deviation.mantissa, mixed.deviation.log)
-    growth, log = near.growth(), counts.log + near.deviation.log
-    size = expand_like(bounded_exp(near.deviation.log), growth)
+    counts = split_softmax(query.common + key.common, mixed.delta.mantissa, mixed.delta.log)
+    growth, log = near.growth(), counts.log + near.delta.log
+    size = expand_like(bounded_exp(near.delta.log), growth)
     total = 1 + (counts.shared * growth).sum(-1, keepdim=True) * size
-    gain = (counts.deviation @ growth.mT) / total.mT
-    terms = log + log_of_longest(counts.deviation) + log_of_longest(growth)
+    gain = (counts.delta @ growth.mT) / total.mT
+    terms = log + log_of_longest(counts.delta) + log_of_longest(growth)
     gain = gain.mT if swapped else gain
     size = expand_like(bounded_exp(log), gain)
     seen = size > _SEEN
-    deviation = torch.where(
+    delta = torch.where(
         seen, torch.log1p((gain * size).clamp(min=_LEAST_GAIN)) / torch.where(seen, size, 1.0), gain
     )
     base = (query.common + key.logs).logsumexp(-1).unsqueeze(-2)
     base = base if visible is None else base.masked_fill(~visible, -math.inf)
-    deviation = deviation - (deviation * base.softmax(-1)).sum(-1, keepdim=True)
-    return split_softmax(base, deviation, log).with_terms(
-        terms, worst(query.deviation.lost, key.deviation.lost)
+    delta = delta - (delta * base.softmax(-1)).sum(-1, keepdim=True)
+    return split_softmax(base, delta, log).with_terms(
+        terms, worst(query.delta.lost, key.delta.lost)
     )
 
 
@@ -265,7 +256,7 @@ def _weights_from_logs(
         pairs = torch.logaddexp(pairs, one.unsqueeze(-1) + other.unsqueeze(-2))
     if attention.scale <= 0:  # then all keys have equal weight
         pairs = torch.zeros_like(pairs)
-    lost = worst(query.deviation.lost, key.deviation.lost)
+    lost = worst(query.delta.lost, key.delta.lost)
     return attention_from_logits(pairs, torch.zeros_like(state.log_scale), state, visibility, lost)
 
 
@@ -276,13 +267,13 @@ def _sparsemax(attention: Attention, state: SplitState, visibility: Visibility) 
     """
     query, key = project(attention, state)
     key = within_floats(query, key)
-    base = shared_logits(query.common, key.deviation) * attention.scale
-    deviation = (query.deviation.mantissa @ key.deviation.mantissa.mT) * attention.scale
-    log = query.deviation.log + key.deviation.log
-    logits = base + deviation * expand_like(bounded_exp(log), deviation)
-    terms = log + log_of_longest(query.deviation.mantissa) + log_of_longest(key.deviation.mantissa)
+    base = shared_logits(query.common, key.delta) * attention.scale
+    delta = (query.delta.mantissa @ key.delta.mantissa.mT) * attention.scale
+    log = query.delta.log + key.delta.log
+    logits = base + delta * expand_like(bounded_exp(log), delta)
+    terms = log + log_of_longest(query.delta.mantissa) + log_of_longest(key.delta.mantissa)
     terms = terms + log_of(attention.scale)
-    lost = worst(query.deviation.lost, key.deviation.lost)
+    lost = worst(query.delta.lost, key.delta.lost)
     visible, several = common_support(visibility, state)
     if several:
         weights, zero = sparsemax(visibility.hide(logits)), torch.zeros_like(log)
@@ -293,15 +284,13 @@ def _sparsemax(attention: Attention, state: SplitState, visibility: Visibility) 
         logits = logits.masked_fill(~visible, -math.inf)
     shared = sparsemax(base)
     inside = shared > 0
-    within = torch.where(inside, deviation, 0.0)
+    within = torch.where(inside, delta, 0.0)
     count = inside.sum(-1, keepdim=True)  # a single key has all the weight, whatever its logit
-    change = torch.where(
-        inside & (count > 1), deviation - within.sum(-1, keepdim=True) / count, 0.0
-    )
+    change = torch.where(inside & (count > 1), delta - within.sum(-1, keepdim=True) / count, 0.0)
     exact = sparsemax(logits)
     same = ((exact > 0) == inside).flatten(1).all(1)
-    deviation = torch.where(expand_like(same, deviation), change, exact - shared)
-    return SplitAttention(shared, deviation, torch.where(same, log, 0.0)).with_terms(terms, lost)
+    delta = torch.where(expand_like(same, delta), change, exact - shared)
+    return SplitAttention(shared, delta, torch.where(same, log, 0.0)).with_terms(terms, lost)
 
 
 def _in_plain_numbers(
@@ -311,7 +300,7 @@ def _in_plain_numbers(
     logits = attention.logits(state.tensor(), visibility)
     weights = attention_from_logits(logits, torch.zeros_like(state.log_scale), state, visibility)
     small = state.log_scale - state.common.log < math.log(_TOLD_APART)
-    apart = weights.deviation.abs().flatten(1).amax(1)
+    apart = weights.delta.abs().flatten(1).amax(1)
     if bool((small & (apart < _TOLD_APART)).any()):
         raise UnsupportedModelError(
             f"the score {type(attention.scores).__name__} hardly depends on the pair of positions "

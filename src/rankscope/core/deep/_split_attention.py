@@ -53,7 +53,7 @@ class SplitAttention:
     """``P = 1qᵀ + e^log Δ``; ``lost`` as that of a ``ScaledTensor``, for Δ."""
 
     shared: Shared
-    deviation: Pattern
+    delta: Pattern
     log: PerSample
     lost: PerSample | float = 0.0
 
@@ -64,7 +64,7 @@ class SplitAttention:
         digits as they have before the decimal point.
         """
         error = terms + log_of_largest(self.shared)
-        size = self.log + log_of_largest(self.deviation)
+        size = self.log + log_of_largest(self.delta)
         error = torch.where(size.isneginf(), size, error)  # queries that agree exactly lose nothing
         fewer = cancelled(error, size)
         return replace(self, lost=worst(lost, fewer, terms.clamp(min=0.0)))
@@ -72,33 +72,33 @@ class SplitAttention:
     def only(self, chosen: Bool[Tensor, "batch"]) -> "SplitAttention":
         """Some of the samples."""
         lost = self.lost[chosen] if isinstance(self.lost, Tensor) else self.lost
-        return SplitAttention(self.shared[chosen], self.deviation[chosen], self.log[chosen], lost)
+        return SplitAttention(self.shared[chosen], self.delta[chosen], self.log[chosen], lost)
 
 
-def split_softmax(base: Shared, deviation: Pattern, log: PerSample) -> SplitAttention:
-    """The softmax of ``base_j + e^log deviation_ij``; ``base`` is minus infinity at hidden keys.
+def split_softmax(base: Shared, delta: Pattern, log: PerSample) -> SplitAttention:
+    """The softmax of ``base_j + e^log delta_ij``; ``base`` is minus infinity at hidden keys.
 
-    A constant that ``deviation`` adds to all keys of a query drops out of the softmax, but its
+    A constant that ``delta`` adds to all keys of a query drops out of the softmax, but its
     rounding errors do not: callers subtract it.
     """
     size = bounded_exp(log)
-    largest = deviation.abs().flatten(1).amax(1) * size
+    largest = delta.abs().flatten(1).amax(1) * size
     log_shared = base.log_softmax(-1)
     top = log_shared.argmax(-1, keepdim=True)
     unit = _unit_beside(log_shared, top)
     # All decisions in one GPU synchronisation.
     most, least, lowest = torch.stack([largest.amax(), largest.amin(), unit.amin()]).tolist()
     if most < _SMALL:
-        deviation, lifted = (
-            (deviation, log_shared) if lowest == 0 else _beside(deviation, log_shared, top, unit)
+        delta, lifted = (
+            (delta, log_shared) if lowest == 0 else _beside(delta, log_shared, top, unit)
         )
-        gain = _growth(deviation, size, largest) if most > _VANISHING else deviation
+        gain = _growth(delta, size, largest) if most > _VANISHING else delta
         return _small(log_shared, lifted, gain, size, log, unit)
     if not least < _SMALL:
-        return _large(log_shared, top, deviation * expand_like(size, deviation))
+        return _large(log_shared, top, delta * expand_like(size, delta))
     small = largest < _SMALL
     return merge(
-        [(some, split_softmax(base[some], deviation[some], log[some])) for some in (small, ~small)]
+        [(some, split_softmax(base[some], delta[some], log[some])) for some in (small, ~small)]
     )
 
 
@@ -106,32 +106,32 @@ def merge(parts: Sequence[tuple[Bool[Tensor, "batch"], SplitAttention]]) -> Spli
     """Combine the weights of disjoint sets of samples."""
     chosen, first = parts[0]
     shared = first.shared.new_empty(len(chosen), *first.shared.shape[1:])
-    deviation = first.deviation.new_empty(len(chosen), *first.deviation.shape[1:])
+    delta = first.delta.new_empty(len(chosen), *first.delta.shape[1:])
     log, lost = (first.log.new_empty(len(chosen)) for _ in range(2))
     for some, part in parts:
-        shared[some], deviation[some], log[some], lost[some] = (
+        shared[some], delta[some], log[some], lost[some] = (
             part.shared,
-            part.deviation,
+            part.delta,
             part.log,
             part.lost,
         )
-    return SplitAttention(shared, deviation, log, lost)
+    return SplitAttention(shared, delta, log, lost)
 
 
 def _beside(
-    deviation: Pattern, log_shared: Shared, top: Top, unit: PerSample
+    delta: Pattern, log_shared: Shared, top: Top, unit: PerSample
 ) -> tuple[Pattern, Shared]:
     """The weights of the other keys if one key gets nearly all the weight."""
-    deviation = deviation - deviation.gather(-1, top.expand(*deviation.shape[:-1], 1))
+    delta = delta - delta.gather(-1, top.expand(*delta.shape[:-1], 1))
     alone = expand_like(unit != 0, log_shared)
-    return deviation, torch.where(alone, log_shared.scatter(-1, top, -torch.inf), log_shared)
+    return delta, torch.where(alone, log_shared.scatter(-1, top, -torch.inf), log_shared)
 
 
-def _growth(deviation: Pattern, size: PerSample, largest: PerSample) -> Pattern:
+def _growth(delta: Pattern, size: PerSample, largest: PerSample) -> Pattern:
     """``expm1(tE)/t``, which is E as ``t → 0``."""
     seen = largest > _VANISHING  # below, the limit is exact, and t may be too small for a division
-    t = expand_like(torch.where(seen, size, 1.0), deviation)
-    return torch.where(expand_like(seen, deviation), torch.expm1(deviation * t) / t, deviation)
+    t = expand_like(torch.where(seen, size, 1.0), delta)
+    return torch.where(expand_like(seen, delta), torch.expm1(delta * t) / t, delta)
 
 
 def _small(
@@ -149,7 +149,7 @@ def _small(
     return SplitAttention(shared, delta, log + unit)
 
 
-def _large(log_shared: Shared, top: Top, deviation: Pattern) -> SplitAttention:
+def _large(log_shared: Shared, top: Top, delta: Pattern) -> SplitAttention:
     """``_small`` for differences of any size, including those that saturate the softmax.
 
     Weights relative to the shared ones, ``w_ij = q_j e^{D_ij}``, may overflow; every row is divided
@@ -158,16 +158,16 @@ def _large(log_shared: Shared, top: Top, deviation: Pattern) -> SplitAttention:
     change, so the sum of all w is at least that weight and nothing cancels.
     """
     shared = log_shared.exp()
-    deviation = deviation - deviation.gather(-1, top.expand(*deviation.shape[:-1], 1))
-    exponent = log_shared + deviation
+    delta = delta - delta.gather(-1, top.expand(*delta.shape[:-1], 1))
+    exponent = log_shared + delta
     unit = _unit_beside(torch.maximum(exponent, log_shared), top)
     lifted = (log_shared - expand_like(unit, log_shared)).exp()
     highest = exponent.amax(-1, keepdim=True).clamp(min=0.0)
     fade = (-highest).exp()
-    moderate = torch.expm1(deviation.clamp(max=1.0)) * lifted * fade
-    strong = (exponent - highest - expand_like(unit, deviation)).exp() - lifted * fade
-    gain = torch.where(deviation < 1, moderate, strong)
-    gain = torch.where(log_shared.isneginf() | (deviation == 0), 0.0, gain)
+    moderate = torch.expm1(delta.clamp(max=1.0)) * lifted * fade
+    strong = (exponent - highest - expand_like(unit, delta)).exp() - lifted * fade
+    gain = torch.where(delta < 1, moderate, strong)
+    gain = torch.where(log_shared.isneginf() | (delta == 0), 0.0, gain)
     mean = gain.sum(-1, keepdim=True)
     delta = (gain - shared * mean) / (fade + mean * expand_like(unit.exp(), mean))
     return SplitAttention(shared, delta, unit)
@@ -183,10 +183,10 @@ def split_around_top(logits: Pattern) -> SplitAttention:
     top = log.exp().mean(-2, keepdim=True).argmax(-1, keepdim=True)
     everywhere = top.expand(*log.shape[:-1], 1)
     unit = _unit_beside(log, top)
-    deviation = (log - expand_like(unit, log)).exp().scatter(-1, everywhere, 0.0)
-    deviation = deviation.scatter(-1, everywhere, -deviation.sum(-1, keepdim=True))
+    delta = (log - expand_like(unit, log)).exp().scatter(-1, everywhere, 0.0)
+    delta = delta.scatter(-1, everywhere, -delta.sum(-1, keepdim=True))
     shared = torch.zeros_like(log[:, :, :1]).scatter(-1, top, 1.0)
-    return SplitAttention(shared, deviation, unit)
+    return SplitAttention(shared, delta, unit)
 
 
 def _unit_beside(log: Pattern, top: Top) -> PerSample:
@@ -200,12 +200,12 @@ class SplitProjection:
     """Queries or keys by head: the part common to all tokens, and the deviations."""
 
     common: ScaledTensor  # batch head 1 width
-    deviation: ScaledTensor  # batch head token width
+    delta: ScaledTensor  # batch head token width
 
     def rows(self) -> ScaledTensor:
         """The sum of both parts, in plain numbers with one exponent."""
-        everywhere = self.common.mantissa.expand_as(self.deviation.mantissa)
-        return scaled_sum(replace(self.common, mantissa=everywhere), self.deviation)
+        everywhere = self.common.mantissa.expand_as(self.delta.mantissa)
+        return scaled_sum(replace(self.common, mantissa=everywhere), self.delta)
 
 
 def project(attention: Attention, state: SplitState) -> tuple[SplitProjection, SplitProjection]:
@@ -217,9 +217,9 @@ def project(attention: Attention, state: SplitState) -> tuple[SplitProjection, S
 
 def _by_head(attention: Attention, state: SplitState, heads: int) -> SplitProjection:
     common = attention.split(state.common.mantissa.unsqueeze(1), heads)
-    deviation = attention.split(state.mantissa, heads)
+    delta = attention.split(state.mantissa, heads)
     return SplitProjection(
-        replace(state.common, mantissa=common), replace(state.deviation, mantissa=deviation)
+        replace(state.common, mantissa=common), replace(state.deviation, mantissa=delta)
     )
 
 
@@ -235,8 +235,8 @@ def attention_from_products(
 ) -> SplitAttention:
     """The softmax of ``scale·q·k`` and biases of keys or of pairs of positions."""
     key = within_floats(query, key)
-    base = shared_logits(query.common, key.deviation) * scale
-    log = query.deviation.log + key.deviation.log
+    base = shared_logits(query.common, key.delta) * scale
+    log = query.delta.log + key.delta.log
     if of_keys is not None:
         base = base + of_keys
     if of_pairs is not None:
@@ -247,24 +247,24 @@ def attention_from_products(
             of_pairs = None  # in effect a bias of keys
     visible, several = common_support(visibility, state)
     shown = base if visible is None else base.masked_fill(~visible, -math.inf)
-    keys = key.deviation.mantissa
-    terms = log + log_of_longest(query.deviation.mantissa) + log_of_longest(keys) + log_of(scale)
-    lost = worst(query.deviation.lost, key.deviation.lost)
+    keys = key.delta.mantissa
+    terms = log + log_of_longest(query.delta.mantissa) + log_of_longest(keys) + log_of(scale)
+    lost = worst(query.delta.lost, key.delta.lost)
     if not several:  # what the keys have in common under q adds the same to all logits of a query
         keys = keys - shown.softmax(-1) @ keys
-    deviation = (query.deviation.mantissa @ keys.mT) * scale
+    delta = (query.delta.mantissa @ keys.mT) * scale
     if of_pairs is not None:
-        deviation, log = (
-            deviation * expand_like(bounded_exp(log), deviation) + of_pairs,
+        delta, log = (
+            delta * expand_like(bounded_exp(log), delta) + of_pairs,
             torch.zeros_like(log),
         )
-        terms = torch.maximum(terms, log_of_largest(of_pairs.expand_as(deviation)))
+        terms = torch.maximum(terms, log_of_largest(of_pairs.expand_as(delta)))
     if several:
-        logits = base + deviation * expand_like(bounded_exp(log), deviation)
+        logits = base + delta * expand_like(bounded_exp(log), delta)
         return attention_of_several_supports(logits, visibility).with_terms(terms, lost)
     if of_pairs is not None:
-        deviation = _without_row_constants(shown, deviation)
-    return split_softmax(shown, deviation, log).with_terms(terms, lost)
+        delta = _without_row_constants(shown, delta)
+    return split_softmax(shown, delta, log).with_terms(terms, lost)
 
 
 def within_floats(query: SplitProjection, key: SplitProjection) -> SplitProjection:
@@ -272,9 +272,9 @@ def within_floats(query: SplitProjection, key: SplitProjection) -> SplitProjecti
 
     All logits are scaled together, so the largest stays the largest.
     """
-    largest = torch.maximum(query.common.log, query.deviation.log) + key.deviation.log
+    largest = torch.maximum(query.common.log, query.delta.log) + key.delta.log
     excess = (largest - FARTHEST).clamp(min=0.0)
-    return replace(key, deviation=key.deviation.times_exp(-excess))
+    return replace(key, delta=key.delta.times_exp(-excess))
 
 
 def refuse_overflow(*logs: PerSample) -> None:
@@ -355,12 +355,12 @@ def attention_from_logits(
     base = mean * expand_like(bounded_exp(log), mean)
     if visible is not None:
         base = base.masked_fill(~visible, -math.inf)
-    deviation = _without_row_constants(base, logits - mean)
-    return split_softmax(base, deviation, log).with_terms(terms, lost)
+    delta = _without_row_constants(base, logits - mean)
+    return split_softmax(base, delta, log).with_terms(terms, lost)
 
 
-def _without_row_constants(base: Shared, deviation: Pattern) -> Pattern:
-    return deviation - (deviation * base.softmax(-1)).sum(-1, keepdim=True)
+def _without_row_constants(base: Shared, delta: Pattern) -> Pattern:
+    return delta - (delta * base.softmax(-1)).sum(-1, keepdim=True)
 
 
 def _mean_query(logits: Float[Tensor, "#batch #head query key"], state: SplitState) -> Tensor:

@@ -222,7 +222,7 @@ class Scaled(Arithmetic[SplitState]):
     def attention(self, state: SplitState) -> tuple[SplitState, PerSample]:
         heads = self.heads(self.columns(state))
         weights = split_attention(heads, state, self.visibility)
-        pattern = weights.shared + weights.deviation * weights.log.exp()[:, None, None, None]
+        pattern = weights.shared + weights.delta * weights.log.exp()[:, None, None, None]
         # The sum of the two parts may differ from one by rounding.
         pattern = pattern.clamp(min=0.0)
         pattern = pattern / pattern.sum(-1, keepdim=True)
