@@ -1,11 +1,11 @@
-"""Metrics that stand in tables: their names, their words, how they are drawn, what they mean.
+"""The metrics in tables: name, title, axis and meaning of each.
 
-Traces, charts, pages and the documentation read this catalogue, which imports nothing. To add a
-metric, write its function and one entry here: with ``of`` a trace knows it by name. The decimal
-logarithm ``log10_x`` needs no entry beside that of ``x``. What one experiment alone measures stands
-in that experiment's ``ENTRY``, and its results bring it along (``Result.metrics``).
+Traces, charts, pages and the documentation read this catalogue, which imports no other part. To
+add a metric, write its function and one entry here; ``of`` makes it available to traces by name.
+The base-10 logarithm ``log10_x`` needs no entry besides that of ``x``. A metric that only one
+experiment measures is in that experiment's ``ENTRY``; its results carry it (``Result.metrics``).
 
-Throughout, X is the matrix of tokens, res(X) what is left of it when its center is subtracted from
+Throughout, X is the matrix of tokens, res(X) the matrix left after subtracting the center from
 every token, P an attention matrix, and r and r′ the residual before and after a layer.
 """
 
@@ -28,19 +28,19 @@ _LOGARITHM: Final = "log10_"
 @checked
 @dataclass(frozen=True)
 class Metric:
-    """One metric: what it is called, what it means, how it is drawn, how a trace computes it.
+    """One metric: its title, its meaning, its axis, and how a trace computes it.
 
     ``meaning`` fits on one line of a chart, ``definition`` is for pages and documentation. On the
-    scale ``exponent`` values are base-10 logarithms, and an axis names the powers. ``collapse``
-    says which way its values go as tokens become alike; empty if neither. ``includes`` are values
-    an axis shows whatever was measured, ``marks`` those with a name of their own. Titles, symbols
-    and meanings keep to characters every font has (no ₂ or ⁴), or a picture made on a bare machine
-    shows boxes.
+    scale ``exponent`` the values are base-10 logarithms, and the axis is labelled with powers of
+    ten. ``collapse`` is the direction of the values as tokens become alike; empty if neither.
+    ``includes`` are values that an axis always shows, ``marks`` are values with a label. Titles,
+    symbols and meanings use only characters that every font has (no ₂ or ⁴); others appear as
+    boxes on machines with few fonts.
 
-    ``of`` says of what a trace computes it, by the function of its name in ``core.metrics``: a
-    method of ``StateStatistics`` or ``Spectra`` of the hidden states, or ``f(x, token_mask=...)``
-    of hidden states or attention. It is empty if a trace does not compute it. ``module`` is where
-    the function is if ``core.metrics`` does not export it.
+    ``of`` is the input from which a trace computes the metric, by the function of the same name in
+    ``core.metrics``: a method of ``StateStatistics`` or ``Spectra`` of the hidden states, or
+    ``f(x, token_mask=...)`` of hidden states or attention. It is empty if traces do not compute
+    the metric. ``module`` holds the function if ``core.metrics`` does not export it.
     """
 
     name: str
@@ -68,7 +68,7 @@ _MORE: ContextVar[Mapping[str, Metric]] = ContextVar("_MORE", default={})  # noq
 @checked
 @contextmanager
 def knowing(metrics: Iterable[Metric]) -> Iterator[None]:
-    """Within it ``metric`` knows these, too: those that a single experiment measures.
+    """A context in which ``metric`` also knows these metrics of a single experiment.
 
     >>> with knowing([Metric("gap", "Gap between layers")]):
     ...     metric("gap").title, metric("log10_gap").scale
@@ -76,9 +76,9 @@ def knowing(metrics: Iterable[Metric]) -> Iterator[None]:
     >>> metric("gap").title
     'Gap'
 
-    A result carries them; what shows one opens this, and nothing else has to be passed on.
+    A result carries its metrics; code that shows a result opens this context.
     """
-    token = _MORE.set({**_MORE.get(), **{each.name: each for each in metrics}})
+    token = _MORE.set({**_MORE.get(), **{entry.name: entry for entry in metrics}})
     try:
         yield
     finally:
@@ -87,16 +87,16 @@ def knowing(metrics: Iterable[Metric]) -> Iterator[None]:
 
 @checked
 def metric(name: str) -> Metric:
-    """The words of a metric.
+    """Title, axis and meaning of a metric.
 
     >>> metric("mean_cosine").title
     'Mean cosine'
     >>> metric("log10_my_score").title, metric("log10_my_score").scale
     ('My score', 'exponent')
 
-    The decimal logarithm of a metric has the words of that metric. One that has no entry, for
-    instance a function of one's own, keeps its name; it is drawn on a linear axis, or on one over
-    exponents if it begins with ``log10_``.
+    The base-10 logarithm of a metric has the title and meaning of that metric. A metric without an
+    entry, such as a function of the user, keeps its name and has a linear axis, or an axis of
+    exponents if the name begins with ``log10_``.
     """
     known = METRICS.get(name) or _MORE.get().get(name)
     if known is not None:
@@ -117,7 +117,7 @@ def metric(name: str) -> Metric:
 
 
 def _on_axis(scale: Scale, *includes: float) -> Callable[..., Metric]:
-    """Make metrics of one kind of axis from their words, and which way they go with collapse."""
+    """A function that makes metrics with this axis from their texts and collapse direction."""
 
     def make(
         name: str, title: str, symbol: str, meaning: str, definition: str, collapse: Collapse = ""
@@ -134,15 +134,15 @@ _from_zero, _share = _on_axis("linear", 0.0), _on_axis("linear", 0.0, 1.0)
 _ALIKE: Final = "0 = all tokens alike"
 _SMALLER: Final = "Smaller = tokens more alike"
 _SIZED: Final = "grows with the size of the tokens"
-_PARTS: Final = "1 = as large as the whole; parts can cancel out"
+_PARTS: Final = "1 = as large as the whole; parts can cancel"
 
-# What a trace can compute.
+# Metrics that a trace can compute.
 _OF_STATES: Final = (
     _ratio(
         "relative_residual",
         "Relative residual",
         "‖res(X)‖ / ‖X‖",
-        f"{_ALIKE}; about 1 = nothing in common",
+        f"{_ALIKE}; about 1 = no common part",
         "The residual divided by the norm of all tokens, both in the composite norm √(‖·‖₁‖·‖∞), "
         "unless the provenance names another.",
         "down",
@@ -168,23 +168,23 @@ _OF_STATES: Final = (
         "relative_dispersion",
         "Relative dispersion",
         "μ(X) / ‖X‖",
-        f"{_ALIKE}; 1 = nothing in common",
-        "‖X − 1x̄ᵀ‖ / ‖X‖ in the Frobenius norm, which no rotation of the features changes: the "
-        "dispersion divided by the size of all tokens.",
+        f"{_ALIKE}; 1 = no common part",
+        "‖X − 1x̄ᵀ‖ / ‖X‖ in the Frobenius norm: the dispersion divided by the norm of all "
+        "tokens. Rotating the features does not change it.",
         "down",
     ),
     _size(
         "token_norm",
         "Token norm",
         "‖X‖ / n^½",
-        "The length of a token",
-        "The root mean square of the tokens' lengths.",
+        "Norm of a typical token",
+        "The root mean square of the Euclidean norms of the tokens.",
     ),
     _share(
         "mean_cosine",
         "Mean cosine",
         "cos(x, x′)",
-        "1 = one direction; 0 = none in common",
+        "1 = all in one direction; 0 = no common direction",
         "The mean of cos(x, x′) over all pairs of different tokens.",
         "up",
     ),
@@ -212,14 +212,14 @@ _OF_SPECTRA: Final = (
         "Numerical rank",
         "rank(X)",
         "1 = one direction above rounding",
-        "How many singular values of X exceed the rounding of its number format times the largest.",
+        "The number of singular values of X above the largest times the precision of the dtype.",
         "down",
     ),
     _from_zero(
         "participation_ratio",
         "Participation ratio",
         "(Σσ²)² / Σ(σ²)²",
-        "How many directions share the energy",
+        "Number of directions that share the energy",
         "(Σσ²)² / Σσ⁴ of the singular values of X.",
         "down",
     ),
@@ -246,7 +246,7 @@ _OF_ATTENTION: Final = (
         "τ(P)",
         "0 = one step makes all tokens alike; 1 = need not mix",
         "τ(P) = ½ max over pairs of queries of Σ_j |P_ij − P_i′j|, Dobrushin's coefficient: the "
-        "largest part of any difference that one application of P can leave.",
+        "largest fraction of a difference between tokens that one application of P can keep.",
         "down",
     ),
     _share(
@@ -262,8 +262,8 @@ _OF_ATTENTION: Final = (
         "High-pass ratio",
         "‖high-pass‖ / ‖DC‖",
         "0 = all queries look alike",
-        "‖P − 11ᵀP/n‖ / ‖11ᵀP/n‖ in the Frobenius norm: what the rows of P do not have in common "
-        "over what they have.",
+        "‖P − 11ᵀP/n‖ / ‖11ᵀP/n‖ in the Frobenius norm: the part of P that differs between "
+        "rows over the part that all rows share.",
         "down",
     ),
     _from_zero(
@@ -278,59 +278,59 @@ _OF_ATTENTION: Final = (
         "Largest weight",
         "max P",
         "1 = every query looks at one key",
-        "The mean over the queries of the largest weight any key gets, max_j P_ij.",
+        "The mean over the queries of the largest attention weight, max_j P_ij.",
     ),
     _share(
         "sink_mass",
-        "Weight on the sink",
+        "Attention sink weight",
         "P to token 0",
         "1 = every query looks at the first token",
-        "The mean over the queries of the weight on the first token, and on a learned sink where "
-        "a model has one, together.",
+        "The mean over the queries of the weight on the first token, plus the weight on a learned "
+        "sink if the model has one.",
     ),
     Metric(
         "score_gamma",
-        "Gamma of a head",
+        "Gamma per head",
         "γ(P)",
         "linear",
         "1 = one query stands out; the root of n = all alike",
-        "γ = √(Σ_i D_i / max_i D_i), D_i the range of query i's scores, over the keys that it "
-        "sees, less those of the mean query (Dong et al. 2021).",
+        "γ = √(Σ_i D_i / max_i D_i), D_i the range, over the visible keys, of the scores of "
+        "query i minus those of the mean query (Dong et al. 2021).",
         includes=(1.0,),
     ),
     _share(
         "dobrushin_lower",
-        "Ergodicity coefficient, at least",
-        "τ(P), at least",
+        "Ergodicity coefficient (lower bound)",
+        "τ(P), lower bound",
         "0 = all queries may look alike; 1 = need not mix",
-        "A lower bound on τ(P) that compares no pairs: the greatest distance, in total variation, "
-        "of any row of P to one of three.",
+        "A lower bound on τ(P) without comparing all pairs: the largest total variation distance "
+        "of any row of P to one of three rows.",
         "down",
     ),
     _share(
         "dobrushin_upper",
-        "Ergodicity coefficient, at most",
-        "τ(P), at most",
+        "Ergodicity coefficient (upper bound)",
+        "τ(P), upper bound",
         "0 = one step makes all tokens alike",
-        "An upper bound on τ(P) that compares no pairs: the smaller of 1 − Σ_j min_i P_ij and the "
-        "two greatest distances to one row, added up; at most twice the lower bound.",
+        "An upper bound on τ(P) without comparing all pairs: the smaller of 1 − Σ_j min_i P_ij and "
+        "the sum of the two largest distances to one row; at most twice the lower bound.",
         "down",
     ),
     _share(
         "second_singular_lower",
-        "Second singular value, at least",
-        "σ2(P), at least",
+        "Second singular value (lower bound)",
+        "σ2(P), lower bound",
         "0 = no difference may get through",
-        "A lower bound on σ₂(P), by powers of PᵀP on eight seeded vectors.",
+        "A lower bound on σ₂(P), from powers of PᵀP applied to eight seeded vectors.",
         "down",
     ),
     _share(
         "second_singular_upper",
-        "Second singular value, at most",
-        "σ2(P), at most",
+        "Second singular value (upper bound)",
+        "σ2(P), upper bound",
         "0 = no difference gets through",
-        "An upper bound on σ₂(P): what the eight vectors of the lower bound leave of the sum of "
-        "squared weights is added to it.",
+        "An upper bound on σ₂(P): the lower bound plus the part of ‖P‖² that its eight vectors do "
+        "not account for.",
         "down",
     ),
 )
@@ -340,37 +340,37 @@ _BY_TRACES: Final[dict[Of, tuple[Metric, ...]]] = {
     "attention": _OF_ATTENTION,
 }
 
-# What a part of a hidden state is of the whole: the paths of one length, or through one head.
+# A part of a hidden state relative to the whole: the paths of one length, or through one head.
 _PATHS: Final = (
     _ratio(
         "residual_share",
         "Share of the residual",
         "‖res(part)‖ / ‖res(X)‖",
         _PARTS,
-        "The residual of what some paths carry over the residual of the whole hidden state; "
-        "shares need not add up to 1, since parts can cancel.",
+        "The residual of the contribution of some paths over the residual of the whole hidden "
+        "state; shares need not add up to 1, since parts can cancel.",
     ),
     _ratio(
         "norm_share",
         "Share of the norm",
         "‖part‖ / ‖X‖",
         _PARTS,
-        "The Frobenius norm of what some paths carry over that of the whole hidden state.",
+        "The Frobenius norm of the contribution of some paths over that of the whole hidden state.",
     ),
     _share(
         "projection",
         "Projection",
         "part·X / ‖X‖²",
-        "All parts add up to 1; below 0 = against the whole",
+        "Parts add up to 1; below 0 = opposes the whole",
         "⟨part, X⟩ / ‖X‖², so that the parts of all lengths and of the biases add up to 1.",
     ),
     _from_zero(
         "proportion",
         "Proportion of paths",
         "paths of this length / all paths",
-        "How many of all paths have each length",
-        "How many of a model's paths have this length, divided by how many there are; counted "
-        "exactly from its layers and heads.",
+        "Fraction of all paths with each length",
+        "The number of paths of this length divided by the number of all paths; counted exactly "
+        "from the layers and heads of the model.",
     ),
 )
 
@@ -380,7 +380,7 @@ def _gradient(name: str, of: str, what: str) -> Metric:
         f"The Frobenius norm of the gradient of a random linear function of the last layer, with "
         f"respect to {what}."
     )
-    meaning = "Level = every layer can learn"
+    meaning = "Constant = every layer can learn"
     return _size(name, f"Gradient of {of}", "‖grad‖", meaning, definition)
 
 
@@ -397,23 +397,23 @@ _GRADIENTS: Final = (
     ),
 )
 
-# Of predictions, over maps of designs.
+# Metrics of predictions, shown on maps of designs.
 _MAPPED: Final = (
     _share(
         "entropy_share",
         "Share of the entropy",
-        "H(P) / H of even attention",
+        "H(P) / H of uniform attention",
         "0 = one key per query; 1 = all alike",
-        "The attention entropy divided by that of attention which is even over the keys each "
-        "query may see.",
+        "The attention entropy divided by that of uniform attention over the keys that each query "
+        "may see.",
     ),
     _from_zero(
         "collapse_layer",
-        "Layer of the collapse",
+        "Collapse layer",
         "layer",
         "None = not within these layers",
-        "The first layer at which the tokens' relative dispersion is below the boundary; along "
-        "the axes of a sweep, the metric that was asked for.",
+        "The first layer at which the relative dispersion (in a sweep: the requested metric) is "
+        "below the threshold.",
     ),
 )
 
@@ -423,7 +423,7 @@ _DEEP: Final = (
         "largest",
         "Largest entry",
         "max |X|",
-        "Number formats overflow if it grows too large",
+        "Floating-point numbers overflow if it grows too large",
         "The largest entry of X in absolute value.",
     ),
     Metric(
@@ -431,7 +431,7 @@ _DEEP: Final = (
         "Local exponent",
         "log r′ / log r",
         "linear",
-        "What a layer multiplies the residual's logarithm by",
+        "Factor by which a layer multiplies log r",
         "log r′ / log r: 3 where r′ = C r³ and the residual is small, 1 where r′ = c r.",
         "up",
         includes=(0.0, 1.0, 3.0),
@@ -441,39 +441,39 @@ _DEEP: Final = (
         "contraction",
         "Contraction",
         "r′ / r",
-        "Level = exponential collapse; 1 = none",
-        "r′/r; level with depth where collapse is exponential.",
+        "Constant = exponential collapse; 1 = none",
+        "r′/r; constant in depth if collapse is exponential.",
         "down",
     ),
     _size(
         "cubic_constant",
         "Cubic constant",
         "r′ / r³",
-        "C in r′ = C r³; level with depth = doubly exponential",
-        "r′/r³; level with depth where collapse is doubly exponential.",
+        "C in r′ = C r³; constant = doubly exponential",
+        "r′/r³; constant in depth if collapse is doubly exponential.",
         "down",
     ),
 )
 
 
 def _layer_bound(name: str, title: str, definition: str) -> Metric:
-    meaning = "The residual after the layer stays below it"
+    meaning = "Upper bound on the residual after the layer"
     return _size(name, title, "bound on r′", meaning, definition, "down")
 
 
 def _depth_bound(name: str, title: str, definition: str) -> Metric:
-    meaning = "The residual stays below it at every depth"
+    meaning = "Upper bound on the residual at every depth"
     return _size(name, title, "bound on ‖res(X)‖", meaning, definition, "down")
 
 
-# Bounds, and what they are made of: composite norm, best center.
+# Bounds and their ingredients, in the composite norm around the best center.
 _BOUNDS: Final = (
     _size(
         "input_residual",
         "Residual before the layer",
         "r",
         f"{_SMALLER}; grows with their size",
-        "The residual a layer is given, in the composite norm around the best center.",
+        "The residual of a layer's input, in the composite norm around the best center.",
         "down",
     ),
     _size(
@@ -481,8 +481,8 @@ _BOUNDS: Final = (
         "Score difference",
         "max D",
         "Small = attention close to a rank-one pattern",
-        "The largest D_i, by which the scores of query i differ once what all queries share is "
-        "taken out; the bounds of Dong et al. 2021 need it below 1.2564.",
+        "The largest D_i, the range of the scores of query i minus those that all queries share; "
+        "the bounds of Dong et al. 2021 require at most 1.2564.",
     ),
     Metric(
         "gamma",
@@ -499,7 +499,7 @@ _BOUNDS: Final = (
         "‖W_QK‖·‖W_V‖",
         "Size of the weights; bounds grow with it",
         "The constant of the weights: ‖W_QK‖₁‖W_V‖ in the composite norm for one head, and for "
-        "several √(Σ‖W_QK‖₁‖W‖₁ · Σ‖W_QK‖₁‖W‖∞) over the heads, in the place of βH.",
+        "several √(Σ‖W_QK‖₁‖W‖₁ · Σ‖W_QK‖₁‖W‖∞) over the heads instead of βH.",
     ),
     _size(
         "paper_beta",
@@ -507,22 +507,22 @@ _BOUNDS: Final = (
         "βH",
         "The published constant of the weights",
         "βH of Dong et al. 2021: the number of heads times the largest ‖W_QK‖₁‖W_V‖ of a head, in "
-        "the composite norm; too small in general for several heads, so that no bound uses it.",
+        "the composite norm; too small in general for several heads, so no bound uses it.",
     ),
     _ratio(
         "lipschitz",
         "Lipschitz constant",
         "λ",
-        "By how much the MLP can stretch a difference",
-        "λ, a Lipschitz constant of what follows attention in the layer; 1 without an MLP.",
+        "Largest factor by which the MLP can stretch a difference",
+        "λ, a Lipschitz constant of the part of the layer after attention; 1 without an MLP.",
     ),
     _share(
         "condition",
         "Condition of the bounds",
-        "max D within its limit",
+        "max D at most 1.2564",
         "1 = the bounds on this layer apply; 0 = they do not",
-        "Whether all scores of each query differ by 1.2564 at most, where eᵗ = 1 + 2t: the "
-        "condition of the bounds of Dong et al. 2021.",
+        "Whether the score difference is at most 1.2564, where eᵗ = 1 + 2t: the condition of the "
+        "bounds of Dong et al. 2021.",
     ),
     _layer_bound(
         "a_priori_bound", "A-priori bound", "4γβλ·scale·r³ (Dong et al. 2021, theorem 2.2)."
@@ -530,37 +530,37 @@ _BOUNDS: Final = (
     _layer_bound(
         "data_bound",
         "Bound from the data",
-        "The step before the a-priori bound in its proof, with the score differences as measured.",
+        "The step before the a-priori bound in its proof, with measured score differences.",
     ),
     _layer_bound(
         "sharp_bound",
         "Sharp bound",
-        "The best bound that follows from the score differences alone; it needs no condition.",
+        "The best bound that follows from the score differences alone; it holds unconditionally.",
     ),
     _depth_bound(
         "depth_bound",
-        "Bound over the layers",
+        "Bound over all layers",
         "κ^((3^L − 1)/2) ‖res(X)‖^(3^L), with κ the largest 4γβλ·scale of the L layers (Dong et "
         "al. 2021, theorem 2.3).",
     ),
     _depth_bound(
         "depth_data_bound",
         "Chained bounds from the data",
-        "The bounds on single layers chained from the input on, with each layer's score "
-        "differences as measured.",
+        "The bounds on single layers, chained from the input with the measured score differences "
+        "of each layer.",
     ),
     _depth_bound(
         "depth_input_bound",
         "Bound from the input alone",
-        "The bounds on single layers chained from the input on, from the weights and the norm of "
-        "the input's residual alone.",
+        "The bounds on single layers, chained from the input; uses only the weights and the norm "
+        "of the residual of the input.",
     ),
     _ratio(
         "slack",
         "Slack",
         "bound / measured",
-        "How many times too large a bound is",
-        "A bound divided by the residual measured at the same place.",
+        "Bound over measured value; 1 = tight",
+        "A bound divided by the residual measured at the same layer.",
     ),
 )
 
@@ -568,20 +568,20 @@ _BOUNDS: Final = (
 _SIGNALS: Final = (
     _ratio(
         "stream_variance",
-        "Variance of the stream",
+        "Residual stream variance",
         "‖X‖² / ‖input‖²",
         "1 = as large as the input",
         "The mean square of the hidden states over that of the input.",
     ),
 )
 
-# Masks as graphs, equilibria, counts over runs, and how exact a computation is.
+# Masks as graphs, equilibria, counts over runs, and accuracy of a computation.
 _OTHERS: Final = (
     _ratio(
         "product_ergodicity",
         "Ergodicity coefficient of all layers so far",
         "τ(P′P)",
-        "What can be left of any difference",
+        "Largest fraction of a difference that remains",
         "τ of the product of the attention matrices up to this layer.",
         "down",
     ),
@@ -589,14 +589,14 @@ _OTHERS: Final = (
         "smallest_weight",
         "Smallest weight",
         "min P",
-        "The promised rate of mixing grows with it",
+        "The guaranteed mixing rate grows with it",
         "The smallest attention weight on a pair that the mask allows, over all layers and heads "
         "of a sample (of the first one where masks are compared on one network).",
     ),
     _share(
         "still_apart",
         "Still apart",
-        "1 or 0 for each run",
+        "1 or 0 per run",
         "1 = tokens still differ at the end of a run",
         "1 if the relative dispersion of a run is above a hundredth at its end, 0 otherwise.",
         "down",
@@ -605,7 +605,7 @@ _OTHERS: Final = (
         "share_above_rank_one",
         "Starts above rank one",
         "share of starts",
-        "0 = all tend to one direction",
+        "0 = all converge to one direction",
         "The share of starts whose tokens differ and whose second singular value is more than a "
         "hundredth of the first; tokens at two opposite poles have rank one.",
         "down",
@@ -648,23 +648,23 @@ _OTHERS: Final = (
         "relative_error",
         "Relative error",
         "‖error‖ / ‖X‖",
-        "Rounding, if the computation is right",
-        "By how much two computations of the same hidden state differ, over its norm.",
+        "Rounding error if the computation is correct",
+        "The norm of the difference of two computations of the same hidden state over its norm.",
     ),
     Metric(
         "x_coordinate",
-        "Position across",
+        "x coordinate",
         "x",
         "linear",
-        "Where a point is",
+        "Position of a point",
         "The first coordinate of a point in the plane.",
     ),
     Metric(
         "y_coordinate",
-        "Position upwards",
+        "y coordinate",
         "y",
         "linear",
-        "Where a point is",
+        "Position of a point",
         "The second coordinate of a point in the plane.",
     ),
 )

@@ -1,4 +1,4 @@
-"""Numbers as people read them, of any size, and short texts about them: in sentences and tables.
+"""Numbers formatted for sentences and tables, and short texts about them.
 
 One convention everywhere: a true minus (−), commas between thousands, and exponents without a plus
 sign or leading zeros. A number given by its base-10 logarithm is written as a power of ten,
@@ -12,26 +12,26 @@ from typing import Final
 
 MINUS: Final = "−"
 _PLAIN: Final = (-3, 6)  # powers of ten between which a number is written out
-_NEAR: Final = 100.0  # exponents below it have a digit more after the point
-_LONG: Final = 1e7  # exponents from here on are written in scientific notation themselves
+_NEAR: Final = 100.0  # smaller exponents get one more digit after the point
+_LONG: Final = 1e7  # exponents from here on are themselves in scientific notation
 
 MOST_ROWS: Final = 25
-"""Rows of a table in a notebook; of more, some evenly spaced ones are shown."""
+"""Largest number of rows of a table in a notebook; of longer ones, evenly spaced rows are shown."""
 
 
 def power_of_ten(log10: float | None, *, digits: int = 2) -> str:
-    """The number whose base-10 logarithm this is, to a few significant digits.
+    """Format a number given by its base-10 logarithm, to a few significant digits.
 
     >>> power_of_ten(-0.92), power_of_ten(-4.52), power_of_ten(-47003.12)
     ('0.12', '10^−4.5', '10^−47,003')
 
-    Minus infinity is the logarithm of zero; what is missing or undefined is "none".
+    Minus infinity is the logarithm of zero; None and NaN give "none".
     """
     return _power(log10, digits, "10^{}")
 
 
 def power_of_ten_html(log10: float | None, *, digits: int = 2) -> str:
-    """The same as HTML.
+    """``power_of_ten`` as HTML.
 
     >>> power_of_ten_html(-47003.12)
     '10<sup>−47,003</sup>'
@@ -40,7 +40,7 @@ def power_of_ten_html(log10: float | None, *, digits: int = 2) -> str:
 
 
 def short(value: float, *, digits: int = 3) -> str:
-    """A number to a few significant digits, in scientific notation where it is large or small.
+    """A number to a few significant digits, in scientific notation if it is large or small.
 
     >>> short(0.91234), short(12345.6), short(2.1345e-7), short(109482240)
     ('0.912', '1.23e4', '2.13e−7', '109,482,240')
@@ -81,7 +81,7 @@ def span_of(low: float, high: float) -> str:
 
 
 def course(first: float, last: float) -> str:
-    """Where a number starts and ends, in words; one that ends where it began stays there.
+    """The first and the last value of a quantity, in words.
 
     >>> course(1.0, 0.25), course(0.998, 1.001)
     ('goes from 1 to 0.25', 'stays near 1')
@@ -91,7 +91,7 @@ def course(first: float, last: float) -> str:
 
 
 def sentence_case(text: str) -> str:
-    """A text as a sentence begins: with a capital, and everything else as it is.
+    """Capitalise the first letter and leave the rest unchanged.
 
     >>> sentence_case("random weights, LeCun × 2")
     'Random weights, LeCun × 2'
@@ -100,7 +100,7 @@ def sentence_case(text: str) -> str:
 
 
 def plural(count: int, noun: str) -> str:
-    """A number of things, in the singular or the plural.
+    """A count with its noun in the singular or the plural.
 
     >>> plural(1, "layer"), plural(1200, "layer")
     ('1 layer', '1,200 layers')
@@ -109,7 +109,7 @@ def plural(count: int, noun: str) -> str:
 
 
 def duration(seconds: float) -> str:
-    """A time as one says it.
+    """A duration in words.
 
     >>> duration(8), duration(100), duration(5000), duration(1e6)
     ('8 seconds', '2 minutes', '83 minutes', '12 days')
@@ -124,7 +124,7 @@ def duration(seconds: float) -> str:
 
 
 def gigabytes(size: float) -> str:
-    """A number of bytes as one says it.
+    """A number of bytes in GiB.
 
     >>> gigabytes(3 * 2**29)
     '1.5 GiB'
@@ -147,7 +147,7 @@ def exponent_text(exponent: float, *, decimals: int = 0) -> str:
 
 
 def some(values: Sequence[int]) -> list[int]:
-    """All values, or evenly spaced ones from the first to the last where there are too many.
+    """All values, or evenly spaced ones from the first to the last if there are too many.
 
     >>> some(range(1000))[:3]
     [0, 42, 83]
@@ -159,13 +159,13 @@ def some(values: Sequence[int]) -> list[int]:
 
 
 def mean(values: Iterable[float]) -> float:
-    """The mean of what is a number; NaN if nothing is."""
+    """The mean of the values that are not NaN; NaN if there is none."""
     numbers = [value for value in values if not math.isnan(value)]
     return sum(numbers) / len(numbers) if numbers else math.nan
 
 
 def list_words(words: Sequence[str], most: int = 6) -> str:
-    """Words in a row, the first few of many.
+    """Words separated by commas; of many, only the first few.
 
     >>> list_words(["a", "b", "c"], most=2)
     'a, b and 1 more'
@@ -175,7 +175,7 @@ def list_words(words: Sequence[str], most: int = 6) -> str:
 
 
 def setting_text(value: str | float | None) -> str:
-    """A setting along an axis as it is printed.
+    """A setting along an axis, formatted.
 
     >>> setting_text(True), setting_text(None), setting_text(0.1 + 0.2), setting_text("layer")
     ('true', 'none', '0.3', 'layer')
@@ -186,7 +186,7 @@ def setting_text(value: str | float | None) -> str:
 
 
 def span(values: Iterable[float]) -> str:
-    """The least and the greatest of some numbers.
+    """The smallest and the largest of some numbers.
 
     >>> span([2.0, 1.0])
     '1 to 2'
@@ -199,7 +199,7 @@ def span(values: Iterable[float]) -> str:
 
 
 def cut(text: str, most: int = 200) -> str:
-    """A text, or its beginning."""
+    """A text, truncated to ``most`` characters."""
     return text if len(text) <= most else f"{text[: most - 1]}…"
 
 
@@ -216,7 +216,7 @@ def _power(log10: float | None, digits: int, written: str) -> str:
 
 
 def _special(value: float) -> str | None:
-    """What is written in its own way: whole numbers, zero and what is no number."""
+    """The text of integers, zero, NaN and infinity; None for other numbers."""
     if isinstance(value, int):
         return f"{value:,}".replace("-", MINUS)
     if math.isnan(value):
@@ -227,14 +227,14 @@ def _special(value: float) -> str | None:
 
 
 def _plain(value: float, digits: int) -> str:
-    """Written out, without an exponent; digits before the point are never rounded away."""
+    """A number without an exponent; digits before the point are never rounded away."""
     if abs(value) >= 10**digits - 0.5:
         return f"{value:,.0f}"
     return f"{value:.{digits}g}"
 
 
 def _split(value: float, digits: int) -> tuple[str, int]:
-    """Mantissa and power of ten, rounded, so that 9.999 counts as 10."""
+    """Mantissa and power of ten after rounding, so that 9.999 counts as 10."""
     mantissa, power = f"{value:.{digits - 1}e}".split("e")
     return mantissa, int(power)
 

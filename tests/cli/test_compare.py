@@ -92,7 +92,7 @@ def test_the_table_as_csv(rankscope, wordy: str, tmp_path: Path) -> None:
         (["wordy", "gone/from/here"], "no folder gone/from/here"),
         (["wordy", "none.parquet"], "no table at none.parquet"),
         (["wordy", "wordy@init", "--passages=0"], "--passages 0"),
-        (["wordy", "wordy@init", "--device=cuda:99"], "there is cpu"),
+        (["wordy", "wordy@init", "--device=cuda:99"], "available: cpu"),
         (["wordy", "wordy@init", "--csv", "--json"], "--output"),
         (["wordy", "wordy@init", "--ids=a", "--text=b"], "two inputs"),
     ],

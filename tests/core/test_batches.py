@@ -38,7 +38,7 @@ def test_nothing_is_masked_if_no_mask_is_given():
     [
         (lambda: batches(X, size=0), InputError, "batch_size=0 is out of range; expected 1"),
         (lambda: batches(X, size=2.0), KindError, "batch_size=2.0 is a float"),
-        (lambda: batches(X[:0], size=1), InputError, "x has no rows"),
+        (lambda: batches(X[:0], size=1), InputError, "x has no samples"),
         (lambda: batches(X, ROWS[:3], size=2), ShapeError, "token_mask has 3 rows for 5 samples"),
         (lambda: batches(X[:3], None, ROWS, size=2), ShapeError, "measured has 5 rows for 3"),
     ],

@@ -182,5 +182,5 @@ def test_what_is_no_attention(p, error, words):
 def test_attention_to_padding_is_found():
     """A mask other than the one the matrix was computed with leaves rows that miss one."""
     uniform = torch.full((1, 1, 4, 4), 0.25)
-    with pytest.raises(InputError, match="the token mask it was computed with"):
+    with pytest.raises(InputError, match="the token mask used to compute it"):
         checks.stochastic(uniform, torch.tensor([[True, True, True, False]]))

@@ -1,4 +1,4 @@
-"""What is measured and proved: torch, NumPy and jaxtyping alone."""
+"""Metrics, networks and theory; depends only on torch, NumPy and jaxtyping."""
 
 import lazy_loader
 

@@ -1,4 +1,4 @@
-"""One way to run through more samples than fit at once."""
+"""Iterate over samples in batches."""
 
 from collections.abc import Iterator
 from typing import NamedTuple
@@ -10,7 +10,7 @@ from rankscope.errors import InputError, ShapeError
 
 
 class Batch(NamedTuple):
-    """Some samples, their masks, and the number of the first among all."""
+    """Some samples, their masks, and the index of the first."""
 
     start: int
     x: Tensor
@@ -26,10 +26,12 @@ def batches(
     if not x.ndim:
         raise ShapeError("x has no axis, expected (batch, token, feature).")
     if not len(x):
-        raise InputError("there is no sample to run; x has no rows.")
+        raise InputError("x has no samples; expected at least one.")
     for name, mask in (("token_mask", token_mask), ("measured", measured)):
         if mask is not None and mask.ndim > 1 and len(mask) not in (1, len(x)):
-            raise ShapeError(f"{name} has {len(mask)} rows for {len(x)} samples; give one each.")
+            raise ShapeError(
+                f"{name} has {len(mask)} rows for {len(x)} samples; expected one per sample."
+            )
     for start in range(0, len(x), size):
         rows = slice(start, start + size)
         masks = (

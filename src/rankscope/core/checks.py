@@ -1,4 +1,4 @@
-"""What is asked of arguments before anything is computed, with errors that say which and where."""
+"""Checks of arguments, whose errors name the argument, what was given and what was expected."""
 
 import sys
 
@@ -23,7 +23,7 @@ def whole(
     most: int | None = None,
     error: type[InputError] = InputError,
 ) -> int:
-    """A whole number in a range, or an error that names it.
+    """Check that ``value`` is an integer in a range; ``name`` appears in the error.
 
     >>> whole("count", 3, least=1)
     3
@@ -52,7 +52,7 @@ def number(
     if abs(value) > sys.float_info.max or value != value or (least is not None and value < least):
         enough = "" if least is None else f" >= {least:g}"
         raise error(f"{name}{short(value)} is out of range; expected a finite number{enough}.")
-    return float(value) + 0.0  # -0.0 and 0.0 are one number
+    return float(value) + 0.0  # -0.0 becomes 0.0
 
 
 def flag(name: str, value: object) -> bool:
@@ -64,30 +64,30 @@ def flag(name: str, value: object) -> bool:
 
 
 def real_dtype(name: str, value: torch.dtype) -> torch.dtype:
-    """A number format that networks can run in, or an error that names it."""
+    """Check that networks can run in this dtype."""
     if value not in _REALS:
-        known = ", ".join(str(each) for each in _REALS)
-        raise KindError(f"{name}={value} is none of {known}.")
+        known = ", ".join(str(dtype) for dtype in _REALS)
+        raise KindError(f"{name}={value} is not supported; expected one of {known}.")
     return value
 
 
 def usable_device(name: str, value: str | torch.device | None) -> torch.device | None:
-    """A device that tensors can be put on here, or an error that names it; None stays None."""
+    """Check that tensors can be created on this device; None stays None."""
     try:
-        found = torch.empty(0, device=value).device
-    except (RuntimeError, AssertionError) as error:  # torch asserts where CUDA was left out
+        device = torch.empty(0, device=value).device
+    except (RuntimeError, AssertionError) as error:  # torch asserts if built without CUDA
         first = str(error).splitlines()[0]
         raise InputError(
-            f"{name}={str(value)!a} is not to be had here ({first.rstrip('.')}); there is "
+            f"{name} {str(value)!a} is not available ({first.rstrip('.')}); available: "
             f"{', '.join(devices())}."
         ) from None
-    if found.type == "meta":
-        raise InputError(f"{name}={str(value)!r} holds no numbers; use a device that does.")
-    return None if value is None else found
+    if device.type == "meta":
+        raise InputError(f"{name} {str(value)!r} holds no data; available: {', '.join(devices())}.")
+    return None if value is None else device
 
 
 def devices() -> list[str]:
-    """What tensors can be put on here, by name."""
+    """The names of the available devices."""
     gpus = [f"cuda:{number}" for number in range(torch.cuda.device_count())]
     return ["cpu", *gpus, *(["mps"] if torch.backends.mps.is_available() else [])]
 
@@ -95,7 +95,7 @@ def devices() -> list[str]:
 def measurable(x: Tensor, token_mask: Tensor | None) -> tuple[Tokens, TokenMask | None]:
     """Check ``x`` and its mask; return ``x`` in at least float32, with zeros in the padding.
 
-    Padding may hold anything, NaN included: padding tokens are not tokens.
+    Padding may hold any values, including NaN.
     """
     x = real(x, name="x", axes="(..., token, feature)", least=2)
     if token_mask is not None:
@@ -122,14 +122,14 @@ def stochastic(attention: Tensor, token_mask: Tensor | None) -> tuple[Tensor, To
         rows = token_mask.unsqueeze(-2).expand_as(rows)
         p = torch.where(rows.unsqueeze(-1) & rows.unsqueeze(-2), p, p.new_zeros(()))
     finite(p, name="attention")
-    # Half-precision rows miss one by a few units of 2⁻⁸; anything worse is no softmax.
+    # Half-precision rows miss one by a few units of 2⁻⁸; larger errors are not rounding.
     off = ((p.sum(-1) - 1).abs() > 2e-2) & rows
     if bool(off.any()) or bool((p < 0).any()):
         where = (off if bool(off.any()) else (p < 0).any(-1)).nonzero()[0].tolist()
         raise InputError(
-            f"attention row {where} is no probability distribution over the valid tokens (sum "
+            f"attention row {where} is not a probability distribution over the valid tokens (sum "
             f"{p[tuple(where)].sum():.4g}, smallest {p[tuple(where)].min():.4g}); "
-            "pass the matrix after the softmax, and the token mask it was computed with."
+            "pass the matrix after the softmax, and the token mask used to compute it."
         )
     return p, token_mask
 
@@ -141,7 +141,7 @@ def real(x: Tensor, *, name: str, axes: str, least: int) -> Tensor:
 
 
 def check_real(x: Tensor, *, name: str, axes: str, least: int) -> None:
-    """Check kind and shape alone: no number is looked at, so that no device is waited for."""
+    """Check dtype and shape only, without reading values, so there is no GPU synchronisation."""
     if not isinstance(x, Tensor):
         raise KindError(
             f"{name} is a {type(x).__name__}, expected a torch.Tensor {axes}; "
@@ -157,12 +157,12 @@ def check_real(x: Tensor, *, name: str, axes: str, least: int) -> None:
 
 
 def upcast(x: Tensor) -> Tensor:
-    """Halves as float32."""
+    """Convert 16-bit dtypes to float32."""
     return x.float() if x.dtype in _HALVES else x
 
 
 def whole_numbers(name: str, x: Tensor, *, least: int, most: int) -> Tensor:
-    """Check that ``x`` is a tensor of whole numbers in a range."""
+    """Check that ``x`` is an integer tensor with values in a range."""
     if x.dtype not in _WHOLE:
         raise KindError(f"{name} has dtype {x.dtype}, expected whole numbers: {name}.long().")
     if x.numel() and not least <= int(x.min()) <= int(x.max()) <= most:
@@ -173,8 +173,8 @@ def whole_numbers(name: str, x: Tensor, *, least: int, most: int) -> Tensor:
 
 
 def finite(x: Tensor, *, name: str) -> None:
-    """Raise if ``x`` holds NaN or infinity, naming the first place."""
-    # One cheap reduction decides almost always; it may overflow, so only then look at each entry.
+    """Raise if ``x`` holds NaN or infinity; the error gives the first index."""
+    # One cheap reduction almost always decides; if it is not finite, each entry is tested.
     if bool(torch.isfinite(x.detach().sum())):
         return
     bad = ~torch.isfinite(x)
@@ -190,7 +190,7 @@ def finite(x: Tensor, *, name: str) -> None:
 def valid_mask(
     token_mask: Tensor, shape: tuple[int, ...], *, name: str = "token_mask"
 ) -> TokenMask:
-    """Check a boolean mask ``(..., token)`` against the tokens it belongs to."""
+    """Check a boolean mask ``(..., token)`` against the shape of its tokens."""
     token_mask = mask_like(token_mask, shape, name=name)
     empty = ~token_mask.any(-1)
     if bool(empty.any()):
@@ -200,7 +200,7 @@ def valid_mask(
 
 
 def mask_like(token_mask: Tensor, shape: tuple[int, ...], *, name: str = "token_mask") -> TokenMask:
-    """Check kind and shape of a mask alone, so that no device is waited for; expand it."""
+    """Check dtype and shape of a mask without GPU synchronisation, and expand it."""
     if not isinstance(token_mask, Tensor) or token_mask.dtype != torch.bool:
         got = token_mask.dtype if isinstance(token_mask, Tensor) else type(token_mask).__name__
         raise KindError(
@@ -219,18 +219,18 @@ def mask_like(token_mask: Tensor, shape: tuple[int, ...], *, name: str = "token_
 def measured_tokens(
     measured: Tensor | None, token_mask: TokenMask | None, shape: tuple[int, ...]
 ) -> TokenMask | None:
-    """The tokens that count: those that are measured (None for all), and never padding."""
+    """The tokens to measure: those in ``measured`` (None for all) that are not padding."""
     if measured is None:
         return token_mask
     measured = valid_mask(measured, shape, name="measured")
     if token_mask is None:
         return measured
     both = measured & token_mask.to(measured.device)
-    return valid_mask(both, shape, name="measured, less padding,")
+    return valid_mask(both, shape, name="measured without padding")
 
 
 def valid_counts(x: Tokens, token_mask: TokenMask | None) -> Tensor:
-    """How many tokens each sample has, shape ``(...,)``, in ``x``'s dtype."""
+    """The number of tokens of each sample, shape ``(...,)``, in the dtype of ``x``."""
     if token_mask is None:
         return x.new_full(x.shape[:-2], x.shape[-2])
     return token_mask.sum(-1).to(x.dtype)

@@ -1,7 +1,7 @@
-"""Names that a ``Spec`` takes, each with its words: the one list for the command line and the lab.
+"""The names that a ``Spec`` accepts, each with a description for the command line and the lab.
 
-This module imports no torch, so that ``rankscope --help`` and the lab's server start at once. What
-the names stand for is in the tables of ``rankscope.core.network``; a test compares the two.
+This module imports no torch, so that ``rankscope --help`` and the lab's server start quickly. The
+implementations are in the tables of ``rankscope.core.network``; a test compares the two.
 """
 
 from typing import Final, Literal
@@ -23,7 +23,7 @@ SCORES: Final = {
     "dot": "dot product",
     "rotary": "rotary positions",
     "alibi": "ALiBi (distance penalty)",
-    "relative": "relative bias (as T5)",
+    "relative": "relative bias (as in T5)",
     "sink": "sink at the first token",
     "gaussian": "Gaussian kernel",
     "linear": "linear attention",
@@ -33,9 +33,9 @@ SCORES: Final = {
 
 MLP_FORMS: Final = {
     "mlp": "an MLP",
-    "identity": "the identity in its place",
-    "activation": "its activation alone",
+    "identity": "replaced by the identity",
+    "activation": "only its activation",
 }
 
 ABLATIONS: Final = ("skip", "attention_skip", "mlp_skip", "mlp", "mlp_weights", "norm")
-"""What ``Network.without`` can leave out."""
+"""The parts that ``Network.without`` can remove."""

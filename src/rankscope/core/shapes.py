@@ -1,4 +1,4 @@
-"""The axis glossary: every tensor annotation in rankscope uses these names and no others.
+"""The axis glossary: all tensor annotations in rankscope use these names.
 
 batch     samples that do not see one another
 token     positions of one sequence; rows of the theory's X
@@ -7,12 +7,12 @@ head      attention heads
 query     the token that attends (rows of an attention matrix P)
 key       the token attended to (columns of P)
 layer     blocks, counted from 1; layer 0 is the input of the first block
-length    layers a path does not skip
+length    number of layers that a path does not skip
 network   random networks of one spec, each on a sample
 
-A leading ``*batch`` means any number of batch axes, none included. Public functions take plain
-tensors and check them themselves, so that a wrong shape is answered with a sentence; the private
-functions behind them carry these annotations, which the tests check at run time.
+A leading ``*batch`` means any number of batch axes, including none. Public functions take plain
+tensors and check them, so that a wrong shape gives a readable error; the private functions behind
+them have these annotations, which the tests check at run time.
 """
 
 from jaxtyping import Bool, Float

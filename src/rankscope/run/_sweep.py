@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from rankscope.arguments import checked
 from rankscope.ask import Sources, ask, nearest, readers
+from rankscope.core.checks import whole
 from rankscope.errors import InputError, RankscopeError
 from rankscope.experiments import Entry, entry
 from rankscope.numerals import duration, plural

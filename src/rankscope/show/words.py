@@ -1,9 +1,8 @@
-"""What values of the core say in words, and how they look in a notebook.
+"""Text and notebook displays of objects of the core.
 
 The core holds numbers and codes. Its objects that people print (``print(*prediction.verdict)``,
-``bounds.sentences``, ``str(law)``) ask for the functions here by name when text is wanted, as
-``.table`` asks ``rankscope.tables``: so words can change without touching what was computed, and
-nothing is loaded for them before they are read.
+``bounds.sentences``, ``str(law)``) import the functions here when text is needed, as ``.table``
+imports ``rankscope.tables``.
 """
 
 import math
@@ -24,17 +23,17 @@ if TYPE_CHECKING:
 # ---------------------------------------------------------------------------------------- laws
 
 LAW_NAMES: Final[Mapping[str, str]] = {"none": "no collapse", "equal": "all tokens equal"}
-_CERTAIN: Final = 2.0  # standard errors to either side of a fitted constant, written beside it
+_CERTAIN: Final = 2.0  # standard errors to either side of a fitted constant, shown next to it
 
 
 def law_name(law: "Law") -> str:
-    """A law in a word or two, and up to which layer, where figures beyond are in doubt."""
+    """The name of a law, and the last layer it was fitted to if later figures are in doubt."""
     named = LAW_NAMES.get(law.kind, law.kind)
     return named if law.sure_to is None else f"{named} (to layer {law.sure_to})"
 
 
 def law_pace(law: "Law") -> str:
-    """Its constant in a few characters: of steps of the logarithm, or of layers."""
+    """The constant of a law: the growth of a step of the logarithm, or the factor per layer."""
     if law.kind == "doubly exponential":
         return f"step × {_with_error(law.growth, law.growth_error)}"
     if law.kind == "between":
@@ -45,7 +44,7 @@ def law_pace(law: "Law") -> str:
 def describe_law(law: "Law") -> str:
     """A law with its constant, in a clause."""
     if law.sure_to == 0:
-        return "figures are in doubt from layer 1 on"
+        return "all figures from layer 1 on are in doubt"
     factor = _law_factor(law)
     clause = {
         "doubly exponential": "doubly exponential: each step is "
@@ -53,18 +52,18 @@ def describe_law(law: "Law") -> str:
         "between": "between exponential and doubly exponential: each step is "
         f"{_with_error(-law.bend, law.bend_error)} decades larger than the one before",
         "exponential": f"exponential: each layer multiplies the residual by {factor}",
-        "equal": "all tokens are equal, or agree beyond what logarithms resolve",
-        "undecided": "too few layers, or too uneven, to see a law; "
-        f"the last ones multiply the residual by {factor}",
+        "equal": "all tokens are equal, or differ by less than the logarithms can resolve",
+        "undecided": "undecided: too few layers, or too uneven; "
+        f"the last layers multiply the residual by {factor}",
         "none": f"no collapse: each layer multiplies the residual by {factor}",
     }[law.kind]
     if law.sure_to is None:
         return clause
-    return f"{clause}, to layer {law.sure_to}, beyond which figures are in doubt"
+    return f"{clause}, up to layer {law.sure_to}; later figures are in doubt"
 
 
 def _law_factor(law: "Law") -> str:
-    """What a layer leaves of the residual, and within which bounds where they differ."""
+    """The factor per layer, with its error bounds if they differ from it."""
     off = _CERTAIN * law.rate_error
     at, low, high = (
         power_of_ten(rate, digits=3) for rate in (law.rate, law.rate - off, law.rate + off)
@@ -73,7 +72,7 @@ def _law_factor(law: "Law") -> str:
 
 
 def _with_error(value: float, error: float) -> str:
-    """Two digits after the point, and the error where it shows in them."""
+    """Two digits after the point, and the error if it is visible in them."""
     return f"{value:.2f}" if error < 0.005 else f"{value:.2f} ± {error:.2f}"
 
 
@@ -81,12 +80,12 @@ def _with_error(value: float, error: float) -> str:
 
 
 def describe_outcome(outcome: "Outcome") -> str:
-    """One thing that will happen, in a sentence, and a second one where networks disagree."""
+    """One outcome in a sentence, and a second sentence if the networks disagree."""
     sentence = _OUTCOMES[outcome.about](outcome)
     if outcome.is_sure:
         return sentence
     shares = ", ".join(f"{share:.0%} show {kind}" for kind, share in outcome.shares.items())
-    return f"{sentence} Not sure: of the networks drawn {shares}."
+    return f"{sentence} The sampled networks disagree: {shares}."
 
 
 def _describe_tokens(outcome: "Outcome") -> str:
@@ -96,16 +95,16 @@ def _describe_tokens(outcome: "Outcome") -> str:
         factor = short(trend.factor, digits=2)
         fall = {
             "level": "",
-            "exponential": f"; the fall is exponential, each layer leaves {factor} of it",
-            "faster than exponential": "; the fall is faster than exponential",
-            "polynomial": f"; it falls like the power {short(trend.power, digits=2)} of the layer",
-            "unclear": f"; in the second half a layer leaves {factor} of it",
+            "exponential": f"; the decay is exponential, by a factor of {factor} per layer",
+            "faster than exponential": "; the decay is faster than exponential",
+            "polynomial": f"; it decays like layer^{short(trend.power, digits=2)}",
+            "unclear": f"; in the second half each layer multiplies it by {factor}",
         }[trend.kind]
     if outcome.kind == "depth collapse":
-        since = f"from layer {outcome.layer} on" if outcome.layer is not None else "in the end"
+        since = f"from layer {outcome.layer} on" if outcome.layer is not None else "at the end"
         return (
-            f"Depth collapse: {since} tokens differ by less than a thousandth of their size, "
-            f"after {layers} by {end} of it{fall}."
+            f"Depth collapse: {since} the relative dispersion of the tokens is below 0.001, "
+            f"and {end} after {layers}{fall}."
         )
     opening, fall = {
         "collapse under way": ("Depth collapse under way", fall),
@@ -116,7 +115,7 @@ def _describe_tokens(outcome: "Outcome") -> str:
     halved = outcome.figures["last"] - outcome.figures["first"] < math.log10(0.5)
     if outcome.kind == "tokens kept apart" and halved:
         opening = "Tokens become more alike, but do not collapse"
-    return f"{opening}: the tokens' relative dispersion {way} over {layers}{fall}."
+    return f"{opening}: the relative dispersion of the tokens {way} over {layers}{fall}."
 
 
 def _describe_attention(outcome: "Outcome") -> str:
@@ -124,40 +123,40 @@ def _describe_attention(outcome: "Outcome") -> str:
     most = figures["even_entropy"]
     entropies = f"{short(figures['entropy'], digits=2)} of {short(most, digits=2)} nats"
     seen = f"{entropies} at layer {figures['least_at']:.0f}"
-    # Rounded down, so that what is not all does not look like it.
+    # Rounded down, so that 99.96% does not appear as 100%.
     least = f"{math.floor(1000 * figures['least']) / 10:g}%"
     if outcome.kind == "entropy collapse":
         layers = f"{figures['sharp_layers']:.0f} of {plural(outcome.layers, 'layer')}"
         return (
-            f"Entropy collapse: at {layers} attention has less than a quarter of the entropy "
-            f"it could have ({seen}); queries see few keys."
+            f"Entropy collapse: in {layers} the attention entropy is below a quarter of its "
+            f"maximum ({seen}). Each query attends to few keys."
         )
     if outcome.kind == "even attention" and most == 0:
-        return "Every query sees one key alone."
+        return "Every query sees only one key."
     if outcome.kind == "even attention":
         return (
-            f"Attention is nearly even at every layer, at least {least} of the "
-            "entropy it could have: it hardly tells keys apart."
+            f"Attention is nearly uniform in every layer: its entropy is at least {least} of the "
+            "maximum."
         )
-    return f"Attention has {least} or more of the entropy it could have ({seen})."
+    return f"The attention entropy is at least {least} of its maximum ({seen})."
 
 
 def _describe_size(outcome: "Outcome") -> str:
     trend, figures = outcome.trend, outcome.figures
     assert trend is not None  # every size has one
     law = {
-        "exponential": f" exponentially, by a factor of {short(trend.factor)} a layer",
+        "exponential": f" exponentially, by a factor of {short(trend.factor)} per layer",
         "faster than exponential": " faster than exponentially",
-        "polynomial": f" polynomially, like the power {short(trend.power, digits=2)} of the layer",
+        "polynomial": f" polynomially, like layer^{short(trend.power, digits=2)}",
     }.get(trend.kind, "")
-    verb = {  # few networks may grow while most do not: then there is no law of growth
+    verb = {  # if only a few networks grow, there is no law of growth
         "bounded size": "stay bounded",
         "growing size": f"grow{law if trend.rate > 0 else ''}",
         "shrinking size": f"shrink{law if trend.rate < 0 else ''}",
     }[outcome.kind]
     return (
         f"Token norms {verb}: {short(figures['first'])} at the input, "
-        f"{short(figures['last'])} in the end."
+        f"{short(figures['last'])} at the last layer."
     )
 
 
@@ -165,23 +164,23 @@ def _describe_gradients(outcome: "Outcome") -> str:
     opening = {
         "vanishing gradients": "Gradients vanish",
         "exploding gradients": "Gradients explode",
-        "level gradients": "Gradients stay",
+        "level gradients": "Gradients keep their size",
     }[outcome.kind]
     return (
-        f"{opening}: what reaches the input is {short(outcome.figures['ratio'])} times what leaves "
-        f"the last layer, a factor of {short(outcome.figures['factor'])} a layer."
+        f"{opening}: the gradient at the input is {short(outcome.figures['ratio'])} times that at "
+        f"the last layer, a factor of {short(outcome.figures['factor'])} per layer."
     )
 
 
 def _describe_queries(outcome: "Outcome") -> str:
     figures = outcome.figures
     least = short(figures["least"], digits=2)
-    seen = f"{least} of those of values at layer {figures['least_at']:.0f}"
+    seen = f"{least} times those of values (layer {figures['least_at']:.0f})"
     if outcome.kind == "learning queries":
         return f"Gradients of queries and keys are at least {seen}."
     return (
-        f"Queries and keys hardly learn at {figures['starved_layers']:.0f} of "
-        f"{plural(outcome.layers, 'layer')}: their gradients go down to {seen}."
+        f"Queries and keys hardly learn in {figures['starved_layers']:.0f} of "
+        f"{plural(outcome.layers, 'layer')}: their gradients are as small as {seen}."
     )
 
 
@@ -195,23 +194,23 @@ _OUTCOMES: Final[Mapping[str, Callable[["Outcome"], str]]] = {
 
 
 def prediction_doubt(prediction: "Prediction") -> str:
-    """What the arithmetic of a prediction leaves uncertain; nothing if all is sure."""
+    """Which figures of a prediction are in doubt, and why; empty if none."""
     if prediction.doubtful:
         networks = prediction.draws * prediction.samples
         return (
             f"in {prediction.doubtful} of {networks} networks scaled arithmetic may have lost ten "
-            "digits or more, so that their smallest dispersions are not sure"
+            "or more digits; their smallest dispersions are in doubt"
         )
     if prediction.only_floats:
         return (
-            "centred attention without a skip is followed in float64 alone: once tokens are "
-            "smaller by sixteen digits than they were, figures are rounding"
+            "centred attention without a skip is computed in plain float64: once tokens are "
+            "smaller than the input by sixteen digits, figures are rounding errors"
         )
     return ""
 
 
 def prediction_html(prediction: "Prediction") -> str:
-    """The bands of every metric, layer by layer."""
+    """The bands of every metric, by layer."""
     bands = [prediction.band(name) for name in prediction.metrics]
     rows = []
     for layer in some(range(prediction.layers + 1)):
@@ -226,12 +225,12 @@ def prediction_html(prediction: "Prediction") -> str:
 
 _OBSTACLES: Final[Mapping[str, str]] = {
     "skip": "a skip carries the tokens past the attention",
-    "norm": "a norm ({}) rescales each token by its own size",
-    "parallel": "an MLP beside the attention carries the tokens past it",
+    "norm": "a norm ({}) divides each token by its size",
+    "parallel": "an MLP in parallel to the attention carries the tokens past it",
     "mask": "under the mask {} not all tokens attend to the same tokens",
-    "centered": "centred attention takes away what the tokens have in common",
-    "scores": "its scores ({}) are not plain products of queries and keys",
-    "activation": "no slopes of the activation {!r} are known",
+    "centered": "centred attention removes the common part of the tokens",
+    "scores": "its scores ({}) are not plain dot products of queries and keys",
+    "activation": "the slopes of the activation {!r} are unknown",
     "range": "products of its weights are too large or too small for float64",
     "gated": "a gated MLP has no Lipschitz constant for all inputs; the data-dependent bounds use "
     "one for this input",
@@ -303,15 +302,15 @@ def bounds_line(bounds: "Bounds") -> str:
 
 
 def bounds_sentences(bounds: "Bounds", limit: float) -> tuple[str, ...]:
-    """What bounds come to, for the sample each of them is worst for."""
+    """Summary of bounds, each for the sample for which it is largest."""
     doubts = (f"Note: {doubt}." for doubt in bounds.doubts)
     return (*_coverage(bounds, limit), *_all_layers(bounds), *doubts)
 
 
 def _coverage(bounds: "Bounds", limit: float) -> Iterator[str]:
-    """Which layers no bound covers, and why; neighbours with one reason share a sentence.
+    """The layers that no bound covers, with reasons; adjacent layers with one reason are grouped.
 
-    Then the constants of those that are covered.
+    Then the constants of the layers that are covered.
     """
     for reason, group in groupby(bounds.layers, key=lambda layer: layer.why_not_a_priori):
         layers = [layer.layer for layer in group]
@@ -328,15 +327,14 @@ def _coverage(bounds: "Bounds", limit: float) -> Iterator[str]:
         )
         samples = max(int((~layer.condition).sum()) for layer in failing)
         yield (
-            f"Layer{'s' * (len(failing) > 1)} {which}: the bounds of Dong et al. 2021 need the "
-            f"scores of each query to differ by at most {limit:.4f}; here they differ by up "
-            f"to {_largest(worst)}, too much in up to {samples} of "
-            f"{len(failing[0].condition)} samples."
+            f"Layer{'s' * (len(failing) > 1)} {which}: the bounds of Dong et al. 2021 require the "
+            f"scores of each query to differ by at most {limit:.4f}. Here they differ by up to "
+            f"{_largest(worst)}; up to {samples} of {len(failing[0].condition)} samples fail."
         )
     covered = [layer for layer in bounds.layers if layer.applies]
     if not covered:
         return
-    ranges = []  # of the constants in the bounds, over the layers they cover
+    ranges = []  # of the constants in the bounds, over the covered layers
     symbols = {"gamma": "γ", "beta": "β", "paper_beta": "their βH", "lipschitz": "λ"}
     for name, symbol in symbols.items():
         values = [float(value) for layer in covered for value in getattr(layer, name)]
@@ -350,12 +348,12 @@ def _coverage(bounds: "Bounds", limit: float) -> Iterator[str]:
 
 
 def _all_layers(bounds: "Bounds") -> Iterator[str]:
-    """All layers together: what each chain of bounds gives, beside the measured residual."""
+    """The bound on all layers by each chain, next to the measured residual."""
     last, start = bounds.layers[-1], bounds.layers[0].log10_input_residual
     chains = {
         "the theorem of Dong et al. 2021": (last.log10_depth_bound, start),
         "the chain of data-dependent bounds": (last.log10_depth_data_bound, start),
-        "the norm of the input alone": (last.log10_depth_input_bound, start),
+        "the bound from the norm of the input alone": (last.log10_depth_input_bound, start),
         "the sharp bound of the last layer, given its true input,": (
             last.log10_sharp_bound,
             last.log10_input_residual,
@@ -372,18 +370,18 @@ def _all_layers(bounds: "Bounds") -> Iterator[str]:
     )
     for name, (bound, before) in known.items():
         above = int(((bound >= before) & ~before.isneginf()).sum())
-        empty = f", which says nothing in {above} of {len(start)} samples" if above else ""
+        empty = f" (not below the input in {above} of {len(start)} samples)" if above else ""
         yield f"By {name} it is at most {_largest(bound)}{empty}."
 
 
 def bounds_html(bounds: "Bounds") -> str:
-    """A row for each layer, the middle ones of a deep network left out."""
+    """A row for each layer; the middle layers of a deep network are omitted."""
     samples = plural(len(bounds.layers[-1].log10_residual), "sample")
     notes = any(layer.why_not_a_priori for layer in bounds.layers)
     half, rows = _LAYERS_SHOWN // 2, []
-    for place, layer in enumerate(bounds.layers):
-        if half <= place < len(bounds.layers) - half:
-            rows += [["…"]] * (place == half)
+    for index, layer in enumerate(bounds.layers):
+        if half <= index < len(bounds.layers) - half:
+            rows += [["…"]] * (index == half)
             continue
         values = (getattr(layer, name) for name in _BOUND_COLUMNS)
         cells = ("–" if bool(value.isnan().any()) else _largest(value) for value in values)
@@ -396,7 +394,7 @@ def bounds_html(bounds: "Bounds") -> str:
 
 
 def _largest(log10: "Tensor") -> str:
-    """The largest of some numbers, given by their logarithms."""
+    """The largest of some numbers given by their logarithms."""
     return power_of_ten(float(log10.max()), digits=3)
 
 

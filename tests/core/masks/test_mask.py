@@ -58,7 +58,11 @@ def test_explicit_does_not_follow_its_source():
         (torch.ones(0, 0).bool(), ShapeError, r"\(0, 0\)"),
         (torch.ones(2, 2), KindError, "boolean matrix, got dtype torch.float32"),
         (torch.ones(2, 2).long(), KindError, "torch.int64"),
-        (torch.tensor([[True, False], [False, False]]), SpecError, "token 1 may attend to nothing"),
+        (
+            torch.tensor([[True, False], [False, False]]),
+            SpecError,
+            "token 1 has no key to attend to",
+        ),
         ([[True]], KindError, "list"),
     ],
     ids=["oblong", "vector", "batched", "empty", "float", "integer", "blind", "list"],
@@ -154,7 +158,7 @@ def test_a_token_that_sees_nothing_is_an_error():
             return "past"
 
     for ask in (Past().matrix, Past().edges, (Past() & window(9)).edges):
-        with pytest.raises(SpecError, match=r"past.* token 0 may attend to nothing"):
+        with pytest.raises(SpecError, match=r"past.* token 0 has no key to attend to"):
             ask(3)
 
 

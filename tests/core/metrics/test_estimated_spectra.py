@@ -212,7 +212,7 @@ def test_a_center_must_be_a_row_for_every_sample() -> None:
 
 
 def test_there_must_be_a_sample() -> None:
-    with pytest.raises(ShapeError, match="there is no sample"):
+    with pytest.raises(ShapeError, match="expected at least one sample"):
         m.estimated_spectra(drawn(0, 5, 4))
 
 

@@ -49,7 +49,7 @@ def test_the_mean_comes_at_once(found) -> None:
 def test_a_token_that_is_no_number_is_named(found) -> None:
     words = found["faults"]
     assert (words.pop("sound"), len(words)) == ("", 5)
-    assert "does not fit into torch.float32" in words.pop("sums")
+    assert "overflows torch.float32" in words.pop("sums")
     for case, text in words.items():
         assert f"not finite at [1, {case[-1]}] (sample, token)" in text
 

@@ -79,7 +79,7 @@ def test_leading_axes_are_kept(tokens) -> None:
     assert m.state_statistics(x[0, 0]).residual().shape == ()
     assert repr(found) == "StateStatistics of (2, 3) samples"
     assert torch.equal(found.only(1).fro, found.fro[1])
-    with pytest.raises(InputError, match="state=2 is not there"):
+    with pytest.raises(InputError, match="state=2 is out of range"):
         found.only(2)
 
 
@@ -118,7 +118,7 @@ def test_one_token() -> None:
     [
         (torch.full((1, 3, 2), torch.nan), None, InputError, r"x is nan at \[0, 0, 0\]"),
         (torch.full((1, 3, 2), torch.inf), None, InputError, r"x is inf at \[0, 0, 0\]"),
-        (torch.full((1, 9, 2), 1e38), None, InputError, "does not fit into torch.float32"),
+        (torch.full((1, 9, 2), 1e38), None, InputError, "overflows torch.float32"),
         (torch.ones(3, 2), torch.zeros(3).bool(), InputError, "leaves no token"),
         (torch.ones(3, 2), torch.ones(4).bool(), ShapeError, "one entry per token"),
         (torch.ones(3, 2), torch.ones(3), KindError, "expected torch.bool"),

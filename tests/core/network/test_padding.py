@@ -116,7 +116,7 @@ def test_a_token_left_blind_by_padding_is_an_error(lively, tokens):
     net = lively(Spec(1, 2, 6, mask=no_loops))
     x = tokens(2, 3, 6)
     assert net(x).isfinite().all()
-    with pytest.raises(InputError, match="token 0 of sample 1 may attend to nothing"):
+    with pytest.raises(InputError, match="token 0 of sample 1 has no key to attend to"):
         net(x, torch.tensor([[True, True, True], [True, True, False]]))
 
 

@@ -326,7 +326,7 @@ def test_a_parallel_block_has_one_skip(skips):
 
 
 def test_advice_is_in_the_message():
-    with pytest.raises(SpecError, match="choose a multiple, or say head_width yourself"):
+    with pytest.raises(SpecError, match="choose a multiple, or set head_width"):
         Spec(2, 3, 8)
     with pytest.raises(SpecError, match=r"choose one of gelu, .*silu"):
         Spec(2, 2, 8, activation="swish")
@@ -413,7 +413,7 @@ def test_factors_of_single_matrices():
     assert init.times(2.0).deviation("key", 4, 4) == 12.0
     assert str(init) == "weights of standard deviation 2, key × 3, down × 0.5"
     assert eval(repr(init)) == init
-    for wrong, message in (({"up": -1}, "up"), ({"side": 1}, "side"), ([1], "no mapping")):
+    for wrong, message in (({"up": -1}, "up"), ({"side": 1}, "side"), ([1], "not a mapping")):
         with pytest.raises((SpecError, KindError), match=message):
             Init("normal", 1.0, wrong)
 

@@ -254,7 +254,7 @@ def test_a_score_of_ones_own_runs_and_is_followed_by_paths_alone(lively, tokens)
     net.blocks[1].attention.scores = Own()
     assert not Own.fused  # or a forward pass would pass its weights by
     assert path_lengths(net, x).reconstruction_error < 1e-12
-    with pytest.raises(UnsupportedModelError, match=r"layer 2: the score Own .*path_lengths"):
+    with pytest.raises(UnsupportedModelError, match=r"layer 2: .* the score Own; .*path_lengths"):
         deep_trace(net, x)
     with pytest.raises(UnsupportedModelError, match="Own"):
         bounds(net, x)
@@ -281,7 +281,7 @@ def test_a_rule_that_an_entry_leaves_out_is_refused(lively, tokens, monkeypatch)
     net, x = lively(Spec(1, 2, 8, scores=Sparsemax(), **PURE)), tokens(1, 4, 8)
     entry = score_entry(net.blocks[0].attention.scores)
     monkeypatch.setitem(SCORES, entry.module, type(entry)(entry.words, entry.module))
-    with pytest.raises(UnsupportedModelError, match=r"sparsemax .* scaled arithmetic"):
+    with pytest.raises(UnsupportedModelError, match=r"scaled arithmetic .* sparsemax"):
         deep_trace(net, x)
     assert path_lengths(net, x).reconstruction_error < 1e-12
 

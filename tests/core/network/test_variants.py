@@ -244,7 +244,7 @@ def test_heads_are_removed_from_one_layer_only(shared, lively, tokens):
 
 @pytest.mark.parametrize("head", [(2, 0), (0, 2), (-1, 0), (0, -1)])
 def test_heads_that_do_not_exist(head, lively):
-    with pytest.raises(SpecError, match="no head"):
+    with pytest.raises(SpecError, match="does not exist"):
         lively(pre_norm()).without_heads(head)
 
 

@@ -209,7 +209,7 @@ def test_wrong_paths_and_options() -> None:
     net, x = Network.random(KINDS["pre-norm"], dtype=torch.float64), batch()
     with pytest.raises(InputError, match="2 choices, the network 3 layers"):
         path_output(net, x, Path.of(0, 1))
-    with pytest.raises(InputError, match="head 2, but heads are 0 to 1"):
+    with pytest.raises(InputError, match="head 2, expected 0 to 1"):
         path_output(net, x, Path.of(0, 2, None))
     with pytest.raises(InputError, match="head 7"):
         path_matrix(net, x, Path.of(7, 0, 0))
@@ -398,7 +398,7 @@ def test_measured_everything_is_the_default_and_nothing_is_refused() -> None:
     for ask in (path_lengths, head_shares):
         with pytest.raises(InputError, match="measured leaves no token in sample"):
             ask(net, x, measured=~every)
-        with pytest.raises(InputError, match="measured, less padding, leaves no token"):
+        with pytest.raises(InputError, match="measured without padding leaves no token"):
             ask(net, x, token_mask=MASK, measured=torch.tensor([False] * 4 + [True]))
         with pytest.raises(KindError, match=r"measured is torch\.int64"):
             ask(net, x, measured=every.long())

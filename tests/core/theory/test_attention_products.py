@@ -226,13 +226,13 @@ def test_ergodicity_ignores_padding(tokens):
 
 
 def test_ergodicity_refuses():
-    with pytest.raises(InputError, match="no attention matrix"):
+    with pytest.raises(InputError, match="no attention matrices"):
         ergodicity([])
     with pytest.raises(ShapeError, match=r"layer 2 has a matrix of shape \(3, 3\)"):
         ergodicity([torch.eye(2), torch.eye(3)])
     with pytest.raises(ShapeError, match="layer 1 is"):
         ergodicity(torch.eye(2))
-    with pytest.raises(InputError, match="no probability distribution"):
+    with pytest.raises(InputError, match="not a probability distribution"):
         ergodicity([2 * torch.eye(2)])
 
 

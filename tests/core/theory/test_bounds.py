@@ -135,7 +135,7 @@ def test_chains_pay_for_centers_that_are_not_the_best(lively, tokens, monkeypatc
         ({"skip": True}, "skip"),
         ({"skip": 0.1}, "skip"),
         ({"norm": "layer"}, "norm"),
-        ({"parallel": True}, "beside the attention"),
+        ({"parallel": True}, "in parallel to the attention"),
         ({"mask": "causal"}, "mask causal"),
         ({"layer_masks": ["full", Window(before=1, after=1)]}, "window"),
     ],
@@ -285,11 +285,11 @@ def test_sentences_say_what_was_measured_and_its_bounds(lively, tokens):
     assert "shrinks in layers 1, 2, 3" in words[0]
     assert "residual is 10^−" in words[1]
     assert all("at most 10^−" in line for line in words[2:])
-    assert not any("says nothing" in line for line in words)
+    assert not any("not below the input" in line for line in words)
     assert "theorem of Dong et al. 2021" in words[2]
     loud = bounds(net, 3 * tokens(1, 5, 4)).sentences
     assert any("differ by at most 1.2564" in line for line in loud)
-    assert any("says nothing in 1 of 1 samples" in line for line in loud)
+    assert any("not below the input in 1 of 1 samples" in line for line in loud)
 
 
 def test_doubts_about_residuals_are_told_and_marked():

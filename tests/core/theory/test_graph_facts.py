@@ -249,13 +249,17 @@ def test_every_way_to_give_a_graph():
 @pytest.mark.parametrize(
     ("ask", "error", "words"),
     [
-        (lambda: graph_facts("full"), SpecError, "does not say how many tokens"),
+        (lambda: graph_facts("full"), SpecError, "has no fixed sequence length"),
         (lambda: graph_facts("full", 0), SpecError, "tokens=0"),
         (lambda: graph_facts("full", 2.0), KindError, "whole number"),
         (lambda: graph_facts("fool", 2), SpecError, "unknown"),
         (lambda: graph_facts(torch.eye(2), 2), KindError, "boolean"),
         (lambda: graph_facts(torch.eye(2).bool(), 3), ShapeError, "for 2 tokens, not for 3"),
-        (lambda: graph_facts(torch.zeros(2, 2).bool()), SpecError, "token 0 may attend to nothing"),
+        (
+            lambda: graph_facts(torch.zeros(2, 2).bool()),
+            SpecError,
+            "token 0 has no key to attend to",
+        ),
         (lambda: graph_facts(sparse.eye_array(2)), KindError, "matrix != 0"),
         (lambda: graph_facts(sparse.eye_array(2, dtype=bool), 3), ShapeError, "for 2 tokens"),
         (lambda: graph_facts(sparse.csr_array(np.ones((2, 3), bool))), ShapeError, r"\(2, 3\)"),

@@ -48,7 +48,7 @@ def test_the_snippet_and_the_picture_are_files(lab):
         ("/state.json?session=a&session=b", "is given twice; give it once."),
         ("/state.json?scores=linformer&mask=causal", "use mask='full'"),
         ("/state.json?scores=rotary&width=6", "head_width=3 is odd; use an even one."),
-        ("/state.json?tokens=3&mask=bits:000", "may attend to nothing"),
+        ("/state.json?tokens=3&mask=bits:000", "has no key to attend to"),
         ("/snippet?scores=rotary&width=6", "head_width=3 is odd"),
         ("/snippet?chart=plane", "there is no parameter 'chart'"),
         ("/figure.svg?chart=../x", "chart='../x' is unknown; choose residual"),

@@ -1,9 +1,9 @@
-"""From which layer on a residual is in doubt: rounding is made random, and what moves was lost.
+"""The first layer from which a residual is in doubt, found by rounding at random.
 
-Two steps, because measuring takes as long as computing. While a network runs, every sum notes how
-many digits it may have lost (``ScaledTensor.lost``): a few in ordinary networks, and then nothing
-more is done. Samples in which it is more are run again under ``RandomRounding``, and what their
-logarithms then differ by is what rounding makes of them.
+Two steps, because the second takes as long as the computation itself. While a network runs, every
+sum records how many digits it may have lost (``ScaledTensor.lost``): a few in ordinary networks,
+and then nothing more is done. Samples that lose more are run again under ``RandomRounding``, and
+the change of their logarithms is the effect of rounding.
 """
 
 import math
@@ -31,18 +31,19 @@ Logarithms = Float[Tensor, "2 batch"]
 PerLayer = Float[Tensor, "layer batch"]
 
 SUSPICIOUS = 4 * math.log(10)
-"""Ordinary networks lose one digit in a sum; a logarithm good to 1e-6 may lose nine."""
+"""Ordinary networks lose one digit in a sum; a logarithm accurate to 1e-6 may lose nine."""
 MOVED = 1e-7
-"""How far random rounding may move a logarithm, relative where it is above 1."""
+"""How far random rounding may move a logarithm; relative if it is above 1."""
 _RUNS = 2
 _DEEP = 16
-"""In more layers than this errors may grow without any sum that cancels; one sample shows it."""
+"""In more layers than this, errors may grow without cancellation; a run beside one sample shows it.
+"""
 _STEP = 1e-10
 _GROWN = 1e-4
-"""A step so long becomes so long where the last digit becomes about the tenth."""
+"""A step of ``_STEP`` that grows to ``_GROWN`` moves the last digit to about the tenth."""
 _ULP = 2.0**-52
 _DRAWN = 1 << 16
-"""Random numbers that are drawn at once."""
+"""Random numbers drawn at once."""
 _SUMMED = {
     "mm": 0,
     "bmm": 0,
@@ -53,8 +54,8 @@ _SUMMED = {
     "cumsum": 0,
     "addcmul": 1,
 }
-"""A sum is off by the rounding of its terms, which may be far larger than it: the argument that
-holds them."""
+"""The error of a sum is the rounding of its terms, which may be far larger than the sum. The value
+is the argument that holds the terms."""
 _ROUNDED = {
     *_SUMMED,
     *("add", "sub", "rsub", "mul", "div", "reciprocal", "square", "pow", "sqrt", "rsqrt"),
@@ -65,7 +66,7 @@ _ROUNDED = {
 
 @dataclass(frozen=True)
 class Measurement:
-    """How residuals are taken: the norm, what is subtracted before, the tokens that count."""
+    """How residuals are measured: the norm, the center and the tokens that count."""
 
     norm: Norm = "composite"
     center: Center = "mean"
@@ -79,61 +80,61 @@ class Measurement:
         return torch.stack([state.log_residual(norm=self.norm, center=self.center), whole])
 
     def of(self, samples: Tensor) -> "Measurement":
-        """The same for some of the samples."""
+        """The same measurement for some of the samples."""
         return self if self.measured is None else replace(self, measured=self.measured[samples])
 
     def with_one_more(self, of: Int[Tensor, "1"]) -> "Measurement":
-        """The same for all samples and once more for one of them."""
+        """The same measurement for all samples, with one of them repeated."""
         if self.measured is None:
             return self
         return replace(self, measured=torch.cat([self.measured, self.measured[of]]))
 
 
 class Beside(NamedTuple):
-    """A step away from one of the samples, run beside all of them."""
+    """A perturbed copy of one sample, run beside all samples."""
 
     of: Int[Tensor, "1"]
-    """Which sample it is a step away from."""
+    """The index of the perturbed sample."""
     state: SplitState
 
 
-def step_away(network: Network, start: SplitState, found: Logarithms) -> Beside | None:
-    """A small step away from one sample, if a network is so deep that errors may grow unseen."""
+def step_away(network: Network, start: SplitState, logs: Logarithms) -> Beside | None:
+    """A small perturbation of one sample, if the network is so deep that errors may grow unseen."""
     if network.spec.layers <= _DEEP:
         return None
-    one = found[0].argmax().reshape(1)  # equal tokens, whose residual is least, stay equal
-    state = start.select(one)
+    sample = logs[0].argmax().reshape(1)  # equal tokens, whose residual is smallest, stay equal
+    state = start.select(sample)
     away = torch.randn(state.mantissa.shape, generator=stream(0, "a step away")).to(state.mantissa)
     away = state.mantissa * (1 + _STEP * away)
-    return Beside(one, replace(state, deviation=replace(state.deviation, mantissa=away)).recenter())
+    return Beside(
+        sample, replace(state, deviation=replace(state.deviation, mantissa=away)).recenter()
+    )
 
 
 class Notes:
-    """What the states of a run say, kept where they are computed until all of it is asked for."""
+    """Records of the states of a run, kept on their device until they are read."""
 
     def __init__(self) -> None:
         self._rows: list[Float[Tensor, "6 batch"]] = []
         self._beside: list[Float[Tensor, "2 1"]] = []
 
-    def add(self, state: SplitState, found: Logarithms) -> None:
-        """Note a layer's logarithms and what its state says of them; ``found`` may have one more
-        sample, that of a ``Beside``.
-        """
+    def add(self, state: SplitState, logs: Logarithms) -> None:
+        """Record a layer; ``logs`` may have one more sample, that of a ``Beside``."""
         batch = len(state.mantissa)
         lost = [
-            torch.as_tensor(part.lost, dtype=found.dtype, device=found.device).expand(batch)
+            torch.as_tensor(part.lost, dtype=logs.dtype, device=logs.device).expand(batch)
             for part in (state.common, state.deviation)
         ]
         # Beyond: a residual that is not zero and yet has no logarithm in float64.
         beyond = state.log_scale.isneginf() & state.mantissa.flatten(1).any(1)
         self._rows.append(
-            torch.stack([*found[:, :batch], state.log_scale, *lost, beyond.to(found.dtype)])
+            torch.stack([*logs[:, :batch], state.log_scale, *lost, beyond.to(logs.dtype)])
         )
-        if found.shape[1] > batch:
-            self._beside.append(found[:, batch:])
+        if logs.shape[1] > batch:
+            self._beside.append(logs[:, batch:])
 
     def read(self) -> "Read":
-        """All of it, in one transfer if it is all in one place."""
+        """Read all records, in one transfer if they are on one device."""
         rows = _on_host(self._rows)
         scale, common_lost, lost, beyond = rows[:, 2:].unbind(1)
         beside = _on_host(self._beside) if self._beside else None
@@ -141,35 +142,35 @@ class Notes:
 
 
 def _on_host(rows: list[Tensor]) -> Tensor:
-    if len({row.device for row in rows}) > 1:  # a model may be spread over several
+    if len({row.device for row in rows}) > 1:  # a model may be spread over several devices
         rows = [row.cpu() for row in rows]
     return torch.stack(rows).cpu()
 
 
 class Read(NamedTuple):
-    """What was noted of every layer, that of the input first."""
+    """The records of every layer; the input comes first."""
 
     clean: Float[Tensor, "layer 2 batch"]
-    """The logarithms, without random rounding."""
+    """The logarithms without random rounding."""
     scale: PerLayer
     common_lost: PerLayer
     lost: PerLayer
     beyond: PerLayer
     beside: Float[Tensor, "later 2 1"] | None
-    """Those of a step away from one sample, from layer 1 on."""
+    """The logarithms of the perturbed sample, from layer 1 on."""
 
     def may_be_lost(self) -> Bool[Tensor, "batch"]:
-        """Whether a residual may have too few digits, as far as the sums tell."""
-        # The tokens that count may agree to more digits than all of them do.
+        """Whether a residual may have too few digits, judging by the sums."""
+        # The measured tokens may agree to more digits than all tokens do.
         fewer = cancelled(self.scale, self.clean[:, 0])
         lost = torch.maximum(torch.maximum(self.common_lost, self.lost), fewer)
         return (lost > SUSPICIOUS).any(0)
 
     def first_vanished(self, network: Network) -> PerSample:
-        """From which layer on tokens are equal by underflow: before it they were not.
+        """The first layer in which tokens are equal by underflow although they differed before.
 
-        A softmax gives every key some weight, so that queries that differ leave tokens that do, if
-        only by e^−1000. A sparse score gives all its weight to one key and means it.
+        A softmax gives every key some weight, so queries that differ give tokens that differ, if
+        only by e^−1000. A sparse score can give all its weight to one key.
         """
         equal = self.scale.isneginf() & (self.beyond == 0)
         if all(cast(Block, block).attention.scores.sparse for block in network.blocks):
@@ -179,7 +180,7 @@ class Read(NamedTuple):
         return _first(equal)
 
     def grew(self, of: Int[Tensor, "1"]) -> bool:
-        """Whether a small step away from one sample grew by more than a million."""
+        """Whether a small perturbation of one sample grew by more than a million."""
         assert self.beside is not None
         return bool((_apart(self.beside, self.clean[1:, :, of.cpu()], dim=1) > _GROWN).any())
 
@@ -192,9 +193,9 @@ def first_layers_in_doubt(
     read: Read,
     beside: Beside | None,
 ) -> PerSample:
-    """For each sample the first layer in doubt; infinite if there is none.
+    """The first layer in doubt for each sample; infinite if there is none.
 
-    ``x`` is the input, which is exact, and ``start`` is it as a state.
+    ``x`` is the input, which is exact, and ``start`` is the same input as a state.
     """
     suspects = read.may_be_lost()
     if beside is not None and read.grew(beside.of):
@@ -207,7 +208,7 @@ def first_layers_in_doubt(
         again = measurement.of(several)
         moved = _moved(network, x[several], mask, again, read.clean[..., chosen])
         first[chosen] = _first(moved > MOVED)
-    # Tokens that are equal from first to last are so by symmetry, which random rounding breaks.
+    # Tokens equal in every layer are equal by symmetry, which random rounding breaks.
     equal = read.scale[0].isneginf() & read.clean[:, 0].isneginf().all(0)
     return torch.minimum(torch.where(equal, math.inf, first), read.first_vanished(network))
 
@@ -219,40 +220,40 @@ def _moved(
     measurement: Measurement,
     clean: Float[Tensor, "layer 2 batch"],
 ) -> Float[Tensor, "layer batch"]:
-    """By how much random rounding moves each layer's logarithms, the most of some runs.
+    """The largest change of each layer's logarithms over several randomly rounded runs.
 
-    Layers that come after every sample's first in doubt are left out.
+    Layers after the first layer in doubt of every sample are skipped.
     """
     moved = torch.zeros(len(clean), clean.shape[-1], dtype=torch.float64)
     layer = 0
     try:
         with RandomRounding(stream(0, "rounding of scaled arithmetic")):
-            # Already the tokens' mean is rounded, beside which small features have few digits.
+            # The mean of the tokens is rounded, too; small features have few digits next to it.
             start = SplitState.of(x, token_mask)
             for layer, state in chain([(0, start)], later_states(network, start)):
                 now = measurement.logarithms(state).cpu().unflatten(1, (_RUNS, -1))
                 moved[layer] = _apart(now, clean[layer].unsqueeze(1)).amax(0)
                 if bool((moved > MOVED).any(0).all()):
-                    break  # the first layer in doubt is all that is asked for
-    except RankscopeError:  # at the edge of what can be computed at all
+                    break  # only the first layer in doubt is needed
+    except RankscopeError:  # at the limit of what can be computed
         moved[layer + 1 :] = math.inf
     return moved
 
 
 def _apart(one: Tensor, other: Tensor, *, dim: int = 0) -> Tensor:
-    """The larger of the two differences along an axis, relative where a logarithm is above 1."""
+    """The larger of the two differences along an axis; relative if a logarithm is above 1."""
     apart = (one - other).abs() / other.abs().clamp(min=1)
     return torch.where(one == other, 0.0, apart.nan_to_num(math.inf)).amax(dim)
 
 
 def _first(layers: Bool[Tensor, "layer batch"]) -> PerSample:
-    """For each sample the first layer of which it is true; infinite if there is none."""
+    """The first layer for which the condition is true, by sample; infinite if there is none."""
     first = layers.to(torch.uint8).argmax(0).double()
     return torch.where(layers.any(0), first, math.inf)
 
 
 class RandomRounding(TorchDispatchMode):
-    """Inside this context float64 results are off by up to one unit of their last digit.
+    """A context in which float64 results are off by up to one unit in the last place.
 
     >>> from rankscope.core.deep._doubts import RandomRounding
     >>> from rankscope.streams import stream
@@ -274,7 +275,7 @@ class RandomRounding(TorchDispatchMode):
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
-        """Nothing is compiled here; a wrapper around every operation would take a fifth longer."""
+        """Nothing is compiled here; a wrapper around every operation would cost 20% more time."""
         return False
 
     def __torch_dispatch__(
@@ -301,9 +302,9 @@ class RandomRounding(TorchDispatchMode):
         return out.copy_(rounded) if in_place else rounded
 
     def _round(self, value: Tensor) -> Tensor:
-        """The value times one plus or minus an ulp at most, by the next numbers of the stream.
+        """The value times one plus or minus at most one ulp, using the next random numbers.
 
-        They are drawn many at a time: operations are small, and each has several roundings.
+        Random numbers are drawn many at a time because operations are small.
         """
         if value.dtype != torch.float64:
             return value
@@ -327,10 +328,10 @@ def _spelled(func: Callable[..., Any]) -> tuple[str, bool]:
 
 
 def _is_exact(name: str, terms: Sequence[Any], out: Tensor) -> Tensor | bool:
-    """Where an operation rounds nothing, as the difference of equal numbers or a product with 1."""
+    """Where an operation does not round, as in the difference of equal numbers."""
     if name in ("add", "sub"):
         one, other = (torch.as_tensor(term, dtype=out.dtype) for term in terms[:2])
-        part = out - one  # Knuth's TwoSum: what the sum has lost
+        part = out - one  # Knuth's TwoSum: the rounding error of the sum
         rest = other - part if name == "add" else -(other + part)
         return (one - (out - part)) + rest == 0
     if name in ("mul", "div"):

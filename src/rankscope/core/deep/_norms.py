@@ -35,39 +35,39 @@ from rankscope.core.network import NormRule, norm_rule
 from rankscope.core.shapes import Hidden, PerSample
 
 _CLEAR = 1e-2
-"""The common row must be at least this part of the largest row for the expansion around it."""
+"""The common row must be at least this fraction of the largest row for the expansion around it."""
 _FARTHEST_EPS = 500.0
 _ROUNDING = 1e-14
 
 
 @checked
 def apply_norm(norm: nn.Module, state: SplitState) -> SplitState:
-    """A norm applied to a state."""
+    """Apply a norm to a state."""
     rule = norm_rule(norm, state.mantissa.dtype)
     if rule is None:
         return state
-    common, own = state.common, state.deviation
+    common, deviation = state.common, state.deviation
     if rule.centers:
-        common, own = (
+        common, deviation = (
             rescale(_without_mean(part.mantissa), part.log, terms=part.log, lost=part.lost)
-            for part in (common, own)
+            for part in (common, deviation)
         )
-    out = _rescale(SplitState(common, own, state.token_mask), rule)
+    out = _rescale(SplitState(common, deviation, state.token_mask), rule)
     return _affine(out, rule.gain, rule.bias).recenter()
 
 
 def _without_mean(rows: Float[Tensor, "*row feature"]) -> Float[Tensor, "*row feature"]:
-    """Taken of differences from one feature, so that a constant row becomes exactly zero."""
+    """Subtract the mean, taken of differences to one feature: a constant row becomes zero."""
     rows = rows - rows[..., :1]
     return rows - rows.mean(-1, keepdim=True)
 
 
 def _rescale(state: SplitState, rule: NormRule) -> SplitState:
-    """Every row divided by its σ, in units in which the larger of x and eˢR is about 1."""
+    """Divide every row by its σ, in units in which the larger of x and eˢR is about 1."""
     unit = state.unit()
     x, s = in_units(state.common, unit).unsqueeze(1), state.deviation.log - unit
     exponent = torch.full_like(unit, math.log(rule.eps) if rule.eps else -math.inf) - 2 * unit
-    # A state far smaller than ε is divided by √ε; the exponent takes what no float can hold.
+    # A state far smaller than ε is divided by √ε; the exponent holds what a float cannot.
     beyond = (exponent - _FARTHEST_EPS).clamp(min=0.0)
     small_eps = expand_like((exponent - beyond).exp(), x)
     count = x.shape[-1] if rule.square == "mean" else 1
@@ -75,7 +75,7 @@ def _rescale(state: SplitState, rule: NormRule) -> SplitState:
     rest = state.mantissa
     rows = x + rest * expand_like(bounded_exp(s), rest)
     squares = _square(rows, rows, count)
-    # A row in which both parts cancel is zero as far as its digits tell, and stays zero.
+    # A row in which both parts cancel is zero to all its digits, and stays zero.
     gone = squares <= _ROUNDING**2 * (
         v + _square(rest, rest, count) * expand_like(bounded_exp(2 * s), rest)
     )
@@ -84,28 +84,30 @@ def _rescale(state: SplitState, rule: NormRule) -> SplitState:
         gone = gone & state.token_mask.unsqueeze(-1)
     none_gone = ~gone.any(1, keepdim=True)
     clear = ((v > _CLEAR**2 * squares.amax(1, keepdim=True)) & none_gone).flatten()
-    # Rescaled rows are e^unit times smaller than they were: the logarithm starts at zero again.
+    # Rescaled rows are smaller by e^unit: the logarithm restarts at zero.
     unsure = torch.as_tensor(state.common.lost, device=unit.device).expand_as(unit) == math.inf
-    common, own = _expand_around_common(x, rest, s, v, small_eps, count, unsure)
+    common, deviation = _expand_around_common(x, rest, s, v, small_eps, count, unsure)
     if not bool(clear.all()):
-        common, own = _choose(clear, (common, own), _plain(rows, squares, small_eps))
-    lost = _lost(state, s, own, squares + small_eps)
-    common, own = (unchecked(part.mantissa, part.log - beyond / 2, lost) for part in (common, own))
-    return SplitState(common, own, state.token_mask)
+        common, deviation = _choose(clear, (common, deviation), _plain(rows, squares, small_eps))
+    lost = _lost(state, s, deviation, squares + small_eps)
+    common, deviation = (
+        unchecked(part.mantissa, part.log - beyond / 2, lost) for part in (common, deviation)
+    )
+    return SplitState(common, deviation, state.token_mask)
 
 
 def _lost(
-    state: SplitState, s: PerSample, own: ScaledTensor, squares: Float[Tensor, "batch token 1"]
+    state: SplitState, s: PerSample, delta: ScaledTensor, squares: Float[Tensor, "batch token 1"]
 ) -> PerSample | float:
-    """Digits that are lost in short rows, which are sums of larger ones, and along the common row.
+    """Digits lost in short rows, which are sums of larger ones, and along the common row.
 
-    ``squares`` are in units in which the larger of both parts is about 1.
+    ``squares`` are in units in which the larger part is about 1.
     """
     if state.token_mask is not None:
         squares = torch.where(state.token_mask.unsqueeze(-1), squares, 1.0)
     shortest, longest = (0.5 * end.flatten().log() for end in (squares.amin(1), squares.amax(1)))
     before = worst(state.common.lost, state.deviation.lost)
-    return worst(before, (-shortest).clamp(min=0.0), cancelled(s - longest, own.log))
+    return worst(before, (-shortest).clamp(min=0.0), cancelled(s - longest, delta.log))
 
 
 def _expand_around_common(
@@ -117,29 +119,29 @@ def _expand_around_common(
     count: int,
     unsure: Bool[Tensor, "batch"],
 ) -> tuple[ScaledTensor, ScaledTensor]:
-    """Common row and deviations after the norm, around the common row before it.
+    """Common row and deviations after the norm, expanded around the common row before it.
 
-    ``unsure`` are samples whose common row lacks something that was added to it.
+    ``unsure`` are samples whose common row has lost a term that was added to it.
     """
     size = expand_like(bounded_exp(s), rest)
     safe = torch.where(v > 0, v, 1.0)
     along_x = _square(x, rest, count) / safe
     beside = rest - along_x * x
-    more = _square(x, beside, count) / safe  # rounding leaves a little along x; once more
+    more = _square(x, beside, count) / safe  # rounding leaves a small part along x; repeat
     along_x, beside = along_x + more, beside - more * x
-    # Deviations along x itself, as when values have rank one, leave nothing beside it but rounding,
-    # which must not hide what ε leaves of them.
+    # If deviations are along x, as for values of rank one, the part orthogonal to x is rounding,
+    # which must not exceed the effect of ε.
     size_of = [part.abs().flatten(1).amax(1) for part in (beside, rest)]
-    # Where the common row is not what it should be, neither is what stands beside it: that is kept,
-    # and moves under random rounding.
-    told = (size_of[0] > _ROUNDING * size_of[1]) | unsure
-    beside = torch.where(expand_like(told, rest) | (eps == 0), beside, 0.0)
+    # If the common row is inaccurate, so is the orthogonal part: it is kept, and random rounding
+    # moves it.
+    resolved = (size_of[0] > _ROUNDING * size_of[1]) | unsure
+    beside = torch.where(expand_like(resolved, rest) | (eps == 0), beside, 0.0)
     n = _square(beside, beside, count)
     p = along_x * size
     grows = 1 + p
     row_square = grows.square() * v + n * size.square() + eps
     sigma = (v + eps).sqrt()
-    # y = e^s times what stands below, so that nothing is lost when e^s is beyond all floats.
+    # The change of the square is y times e^s, separated so that e^s may underflow.
     y = (eps * along_x * (2 + p) - n * size) / row_square
     change = y * size
     grown = torch.expm1(0.5 * torch.log1p(change))
@@ -153,7 +155,7 @@ def _expand_around_common(
 def _plain(
     rows: Hidden, squares: Float[Tensor, "batch token 1"], eps: Float[Tensor, "batch 1 1"]
 ) -> tuple[ScaledTensor, ScaledTensor]:
-    """Rows with little in common, each by itself: nothing there is small enough to be lost."""
+    """Normalise each row by itself, if rows have little in common and no difference is lost."""
     divisor = (squares + eps).sqrt()
     out = rescale(rows / torch.where(divisor > 0, divisor, 1.0))
     nothing = ScaledTensor(torch.zeros_like(rows[:, 0]), torch.full_like(out.log, -math.inf))
@@ -161,26 +163,26 @@ def _plain(
 
 
 def _choose(
-    first: Tensor, one: tuple[ScaledTensor, ScaledTensor], other: tuple[ScaledTensor, ScaledTensor]
+    mask: Tensor, yes: tuple[ScaledTensor, ScaledTensor], no: tuple[ScaledTensor, ScaledTensor]
 ) -> tuple[ScaledTensor, ScaledTensor]:
-    """Sample by sample, one or the other."""
+    """Choose between two states, sample by sample."""
 
     def either(a: ScaledTensor, b: ScaledTensor) -> ScaledTensor:
-        mantissa = torch.where(expand_like(first, a.mantissa), a.mantissa, b.mantissa)
-        return ScaledTensor(mantissa, torch.where(first, a.log, b.log))
+        mantissa = torch.where(expand_like(mask, a.mantissa), a.mantissa, b.mantissa)
+        return ScaledTensor(mantissa, torch.where(mask, a.log, b.log))
 
-    return either(one[0], other[0]), either(one[1], other[1])
+    return either(yes[0], no[0]), either(yes[1], no[1])
 
 
 def _affine(state: SplitState, gain: Tensor | None, bias: Tensor | None) -> SplitState:
-    common, own = state.common, state.deviation
+    common, deviation = state.common, state.deviation
     if gain is not None:
-        common, own = (
-            rescale(part.mantissa * gain, part.log, lost=part.lost) for part in (common, own)
+        common, deviation = (
+            rescale(part.mantissa * gain, part.log, lost=part.lost) for part in (common, deviation)
         )
     if bias is not None:
         common = scaled_sum(common, same_for_all(bias, common))
-    return SplitState(common, own, state.token_mask)
+    return SplitState(common, deviation, state.token_mask)
 
 
 def _square(
@@ -188,5 +190,5 @@ def _square(
     other: Float[Tensor, "batch #token feature"],
     count: int,
 ) -> Float[Tensor, "batch #token 1"]:
-    """The inner product a norm's square is made of: a sum, or a mean over ``count`` features."""
+    """The inner product of a norm: a sum, or a mean over ``count`` features."""
     return (one * other).sum(-1, keepdim=True) / count

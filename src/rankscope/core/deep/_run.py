@@ -63,11 +63,11 @@ from rankscope.core.shapes import PerSample
 from rankscope.errors import InputError, KindError, RankscopeError, UnsupportedModelError
 
 _RANGE = 300.0
-"""Beyond ``e^±300`` an activation is homogeneous to the last digit."""
+"""Beyond ``e^±300`` an activation is homogeneous to all digits."""
 REACH = 1 / 32
 """Up to steps of this size the series has sixteen digits."""
 _TAIL = 40.0
-"""Beyond it an activation is zero or the identity in all the digits there are."""
+"""Beyond this an activation is zero or the identity to all digits."""
 
 
 @checked
@@ -86,7 +86,7 @@ def deep_states(
 
 
 def later_states(network: Network, state: SplitState) -> Iterator[tuple[int, SplitState]]:
-    """What each layer of a float64 network makes of a state, from layer 1 on."""
+    """The states after each layer of a float64 network, from layer 1 on."""
     tokens, biased = state.mantissa.shape[1], _have_finite_biases(network)
     for layer, (block, seen) in enumerate(
         network.sighted_blocks(tokens, state.token_mask), start=1
@@ -103,7 +103,7 @@ def later_states(network: Network, state: SplitState) -> Iterator[tuple[int, Spl
 
 @torch.no_grad()
 def apply_block(block: Block, state: SplitState, seen: Visibility) -> SplitState:
-    """One block applied to a state: the steps of ``rankscope.core.network.block``, part by part."""
+    """Apply one block to a state: the steps of ``rankscope.core.network.block``, part by part."""
     for step in block.steps:
         state = _step(step, state, seen)
     return state
@@ -112,8 +112,8 @@ def apply_block(block: Block, state: SplitState, seen: Visibility) -> SplitState
 def _step(step: Step, state: SplitState, seen: Visibility) -> SplitState:
     if not step.skip and any(getattr(branch.part, "centered", False) for branch in step.branches):
         raise UnsupportedModelError(
-            "scaled arithmetic does not follow centred attention without a skip: what all queries "
-            "gather is then a difference of weights that agree to more digits than there are."
+            "scaled arithmetic does not support centred attention without a skip: its outputs are "
+            "differences of weights that agree to all digits of float64."
         )
     outputs = [_branch(branch, state, seen) for branch in step.branches]
     if step.skip:
@@ -131,7 +131,7 @@ def _branch(branch: Branch, state: SplitState, seen: Visibility) -> SplitState:
 
 
 def move_to(state: SplitState, device: torch.device) -> SplitState:
-    """A state on another device; a model may be spread over several."""
+    """Move a state to another device; a model may be spread over several."""
     if state.mantissa.device == device:
         return state
 
@@ -158,12 +158,12 @@ def prepare(
         network = network.double()
     network.check(x)
     if x.is_meta or any(parameter.is_meta for parameter in network.parameters()):
-        raise KindError("the network or its input is on the meta device, which holds no numbers.")
+        raise KindError("the network or its input is on the meta device, which holds no data.")
     return network, *network.prepare(x, token_mask)
 
 
 def _have_finite_biases(network: Network) -> bool:
-    """Whether all biases are numbers, with one question to each device."""
+    """Whether all biases are finite, with one GPU synchronisation per device."""
     rows: dict[torch.device, list[Tensor]] = defaultdict(list)
     for parameter in network.parameters():
         if parameter.ndim == 1:
@@ -172,15 +172,15 @@ def _have_finite_biases(network: Network) -> bool:
 
 
 def _check_biases(block: Block, layer: int) -> None:
-    """A bias of keys drops out of every softmax, so that no state would show what is wrong."""
+    """Check key biases: they cancel in every softmax, so no state would show a fault."""
     for name, parameter in block.named_parameters():
         if parameter.ndim == 1 and not bool(parameter.isfinite().all()):
             raise InputError(f"layer {layer}: the weights {name} are not finite.")
 
 
 def _check(state: SplitState, block: Block, layer: int) -> None:
-    """Raise, naming the layer, where a state has overflowed."""
-    # An entry that is infinite or NaN has made its logarithm so too.
+    """Raise if a state has overflowed; the error names the layer."""
+    # An infinite or NaN entry makes the logarithm infinite or NaN, too.
     if bool((torch.maximum(state.common.log, state.log_scale) < math.inf).all()):
         return
     weights = dict(block.named_parameters())
@@ -188,79 +188,83 @@ def _check(state: SplitState, block: Block, layer: int) -> None:
     if bad:
         raise InputError(f"layer {layer}: the weights {bad[0]} are not finite.")
     raise InputError(
-        f"layer {layer}: the hidden state has overflowed; make the weights smaller, or add a norm."
+        f"layer {layer}: the hidden state has overflowed; use smaller weights or add a norm."
     )
 
 
 class MixedHeads(NamedTuple):
-    """What the heads hand on, side by side: what each token gets of its own, and all get alike."""
+    """The outputs of all heads: the part of each token, and the part common to all tokens."""
 
-    own: ScaledTensor  # batch token inner
+    deviation: ScaledTensor  # batch token inner
     passed: ScaledTensor
-    """The values' common row, which no weights change."""
+    """The common row of the values, which attention weights do not change."""
     moved: ScaledTensor
-    """What the queries agree to take of the values' deviations."""
+    """The deviations of the values, averaged with the weights common to all queries."""
 
     def state(self, token_mask: Tensor | None) -> SplitState:
-        """All of it as a state, before any output projection."""
-        return SplitState(scaled_sum(self.passed, self.moved), self.own, token_mask).recenter()
+        """Both parts as a state, before the output projection."""
+        return SplitState(
+            scaled_sum(self.passed, self.moved), self.deviation, token_mask
+        ).recenter()
 
 
 @checked
 def attend(attention: Attention, state: SplitState, visibility: Visibility) -> SplitState:
-    """One layer of attention applied to a state."""
+    """Apply one attention sublayer to a state."""
     output = attention.output.weight
     size = log_typical_output(output)
     weights = split_attention(attention, state, visibility)
     mixed = mix_heads(attention, state, weights, visibility)
     passed = apply_linear_to_common(mixed.passed, output, attention.output.bias, size)
     common = scaled_sum(passed, map_rows(mixed.moved, output, size))
-    deviation = map_rows(mixed.own, output, size)
+    deviation = map_rows(mixed.deviation, output, size)
     return SplitState(common, deviation, state.token_mask).recenter()
 
 
 def mix_heads(
     attention: Attention, state: SplitState, weights: SplitAttention, visibility: Visibility
 ) -> MixedHeads:
-    """``P_h X W_V,h`` of all heads: ``(x + eˢRᵀq) W`` in common; silent heads say nothing.
+    """``P_h X W_V,h`` of all heads; the common part is ``(x + eˢRᵀq) W``. Removed heads give zero.
 
-    The rows of centred attention sum to zero, so that nothing of x passes.
+    The rows of centred attention sum to zero, so x drops out.
     """
     if attention.centered:
         weights = _center(weights, state, visibility)
     value = attention.value
     values = apply_linear(state, value.weight, value.bias)
     split = attention.split(values.mantissa, attention.kv_heads)
-    own = rescale(
-        attention.join(weights.own @ split),
+    deviation = rescale(
+        attention.join(weights.delta @ split),
         values.log_scale + weights.log,
-        terms=values.log_scale + weights.log + log_of_longest(weights.own),
+        terms=values.log_scale + weights.log + log_of_longest(weights.delta),
         lost=worst(values.deviation.lost, weights.lost),
     )
     row = values.common.mantissa.unsqueeze(1)
-    each = attention.split(row * 0.0 if attention.centered else row, attention.kv_heads)
-    passed = rescale(attention.join(each).squeeze(1), values.common.log, lost=values.common.lost)
+    common_heads = attention.split(row * 0.0 if attention.centered else row, attention.kv_heads)
+    passed = rescale(
+        attention.join(common_heads).squeeze(1), values.common.log, lost=values.common.lost
+    )
     shift = attention.join(weights.shared @ split).squeeze(1)
     terms = values.log_scale if attention.centered else None
     lost = values.deviation.lost
     moved = rescale(shift, values.log_scale, terms=terms, lost=lost)
-    return MixedHeads(own, passed, moved)
+    return MixedHeads(deviation, passed, moved)
 
 
 def _center(weights: SplitAttention, state: SplitState, visibility: Visibility) -> SplitAttention:
-    """The same weights, less the uniform ones over the keys that each query sees."""
+    """Subtract the uniform weights over the keys that each query sees."""
     uniform = visibility.uniform(weights.shared.dtype)
     _, several = common_support(visibility, state)
     if not several:
         return replace(weights, shared=weights.shared - first_query(uniform, state))
     mean = uniform.mean(-2, keepdim=True)
-    own = weights.own * expand_like(bounded_exp(weights.log), weights.own) - (uniform - mean)
-    return replace(weights, shared=weights.shared - mean, own=own, log=weights.log * 0.0)
+    delta = weights.delta * expand_like(bounded_exp(weights.log), weights.delta) - (uniform - mean)
+    return replace(weights, shared=weights.shared - mean, delta=delta, log=weights.log * 0.0)
 
 
 @checked
 def apply_mlp(mlp: MLP | BareMLP, state: SplitState) -> SplitState:
-    """A row-wise MLP applied to a state."""
+    """Apply a row-wise MLP to a state."""
     if isinstance(mlp, BareMLP):
         phi = mlp.activation
         return state if phi is None else apply_activation(phi, state).recenter()
@@ -275,7 +279,7 @@ def apply_mlp(mlp: MLP | BareMLP, state: SplitState) -> SplitState:
 
 @checked
 def apply_activation(name: str, state: SplitState) -> SplitState:
-    """An activation applied to every entry of a state."""
+    """Apply an activation to every entry of a state."""
     unit = state.unit()
     beyond = unit - unit.clamp(-_RANGE, _RANGE)
     a = in_units(state.common, beyond)
@@ -284,18 +288,19 @@ def apply_activation(name: str, state: SplitState) -> SplitState:
     form = activation(name).scaled
     if form is None:
         raise UnsupportedModelError(
-            f"the activation {name!r} has no form for scaled arithmetic; use rankscope.trace, "
-            "which measures in plain numbers."
+            f"scaled arithmetic does not support the activation {name!r}; use rankscope.trace."
         )
     terms = state.log_scale
     if isinstance(form, PiecewiseLinear):
-        own = _piecewise_change(form, a, h, s)
-        terms = torch.where(own.flatten(1).any(1), terms, -math.inf)  # units that are off are off
+        deviation = _piecewise_change(form, a, h, s)
+        terms = torch.where(
+            deviation.flatten(1).any(1), terms, -math.inf
+        )  # units that are off are off
     else:
-        own = _smooth_change(form, a, h, s)
+        deviation = _smooth_change(form, a, h, s)
     return SplitState(
         rescale(form.exact(a), beyond, lost=state.common.lost),
-        rescale(own, s + beyond, terms=terms, lost=state.deviation.lost),
+        rescale(deviation, s + beyond, terms=terms, lost=state.deviation.lost),
         state.token_mask,
     )
 
@@ -303,9 +308,13 @@ def apply_activation(name: str, state: SplitState) -> SplitState:
 def multiply(one: SplitState, other: SplitState) -> SplitState:
     """``(1aᵀ + eˢA) ∘ (1bᵀ + eᵗB) = 1(ab)ᵀ + …``, entry by entry, as a gated MLP needs it."""
     a, b = one.common, other.common
-    own, theirs = one.deviation, other.deviation
+    deviation, theirs = one.deviation, other.deviation
     rows = [replace(part, mantissa=part.mantissa.unsqueeze(1)) for part in (a, b)]
-    products = (_product(own, rows[1]), _product(theirs, rows[0]), _product(own, theirs))
+    products = (
+        _product(deviation, rows[1]),
+        _product(theirs, rows[0]),
+        _product(deviation, theirs),
+    )
     return SplitState(_product(a, b), scaled_sum(*products), one.token_mask)
 
 
@@ -334,14 +343,14 @@ def _smooth_change(
     out = out * h
     if largest <= REACH:
         return out
-    # φ(z) = relu(z) + φ(−|z|), and the latter is small: a large a takes no digits from the step.
+    # φ(z) = relu(z) + φ(−|z|), and the latter is small, so a large a costs the step no digits.
     rest = form.exact(-(a.unsqueeze(1) + step).abs()) - form.exact(-a.abs()).unsqueeze(1)
     plain = _relu_change(a, h, s) + rest / torch.where(size > 0, size, 1.0)
     return torch.where(reach > REACH, plain, out)
 
 
 def _order(largest: float, most: int) -> int:
-    """How many terms sixteen digits take when no step is larger than this."""
+    """The number of terms needed for sixteen digits if no step is larger than this."""
     if largest == 0 or not largest < REACH:  # nor is what is no number
         return most
     return min(most, 2 + math.floor(-40 / math.log(largest)))
@@ -353,7 +362,7 @@ def _piecewise_change(
     h: Float[Tensor, "batch token unit"],
     s: PerSample,
 ) -> Float[Tensor, "batch token unit"]:
-    """The same for ``φ(z) = left·z + (right − left)·relu(z)``."""
+    """``_smooth_change`` for ``φ(z) = left·z + (right − left)·relu(z)``."""
     bent = _relu_change(a, h, s)
     if (form.left, form.right) == (0.0, 1.0):
         return bent
@@ -366,6 +375,6 @@ def _relu_change(
     """``(relu(a + eˢh) − relu(a)) / eˢ``, exactly: in units of eˢ the kink is at ``−a/eˢ``."""
     kink = (-a.unsqueeze(1)) / expand_like(
         bounded_exp(s), h
-    )  # infinite, of the right sign, if eˢ is nothing
+    )  # infinite, with the right sign, if eˢ underflows
     kink = torch.where(a.unsqueeze(1) == 0, 0.0, kink)
     return torch.where(kink < 0, torch.maximum(h, kink), (h - kink).clamp(min=0.0))

@@ -1,7 +1,7 @@
-"""Numbers with an exponent of their own: ``e^log · mantissa``, far beyond what a float can hold.
+"""Tensors with one exponent per sample: ``e^log · mantissa``, far beyond the range of floats.
 
-One logarithm per sample, kept in float64 like everything here, so that sizes from ``e^(−10^308)``
-to ``e^(10^308)`` have a name. A logarithm of minus infinity is the number zero.
+The logarithm of each sample is a float64, so sizes from ``e^(−10^308)`` to ``e^(10^308)`` can be
+represented. A logarithm of minus infinity means zero.
 """
 
 import math
@@ -22,7 +22,7 @@ from rankscope.numerals import power_of_ten
 Mantissa = Float[Tensor, "batch *rest"]
 
 FARTHEST = 690.0
-"""``e^690`` is as far as plain numbers are let go, where functions are saturated anyway."""
+"""Plain numbers are limited to ``e^690``, where functions are saturated."""
 _NEGLIGIBLE = math.nextafter(-340.0, -math.inf)
 _LEAST = torch.finfo(torch.float64).min
 _TINIEST = math.nextafter(0.0, 1.0)
@@ -33,9 +33,9 @@ _TINIEST = math.nextafter(0.0, 1.0)
 class ScaledTensor:
     """``e^log · mantissa`` with the largest entry of each sample's mantissa at ±1, or all zero.
 
-    ``lost`` is how much smaller than its terms a sum on the way here has been at most, as a
-    logarithm: of sixteen digits, so many may be rounding. It is an estimate to be followed up
-    (``_doubts.py``), with errors taken as independent.
+    ``lost`` is the logarithm of the largest ratio of the terms of a sum to the sum so far: that
+    many of the sixteen digits may be rounding errors. It is an estimate that assumes independent
+    errors (see ``_doubts.py``).
     """
 
     mantissa: Mantissa
@@ -75,32 +75,32 @@ class ScaledTensor:
         return f"ScaledTensor {tuple(self.mantissa.shape)}, {self.sizes()}"
 
     def sizes(self) -> str:
-        """The largest entries of the samples, in words."""
+        """The largest entries of the samples, as text."""
         logs = (self.log / math.log(10)).tolist()
         least, most = (power_of_ten(end) for end in (min(logs), max(logs)))
         return f"largest entries {least}" if least == most else f"largest entries {least} to {most}"
 
     def times_exp(self, log: PerSample | float) -> "ScaledTensor":
-        """The same, times ``e^log``."""
+        """The tensor times ``e^log``."""
         _per_sample("log", log, self.mantissa)
         return ScaledTensor(self.mantissa, self.log + log, self.lost)
 
     def select(self, chosen: Shaped[Tensor, "chosen"]) -> "ScaledTensor":
-        """Some of the samples, by a mask or by their numbers."""
+        """Some of the samples, by a mask or by index."""
         check_samples(chosen, len(self.mantissa))
         lost = self.lost[chosen] if isinstance(self.lost, Tensor) else self.lost
         return ScaledTensor(self.mantissa[chosen], self.log[chosen], lost)
 
     def join(self, other: "ScaledTensor") -> "ScaledTensor":
-        """The samples of both."""
+        """Concatenate the samples of both."""
         if self.mantissa.shape[1:] != other.mantissa.shape[1:]:
             raise ShapeError(
                 f"samples of shapes {tuple(self.mantissa.shape[1:])} and "
                 f"{tuple(other.mantissa.shape[1:])} do not go together."
             )
         lost = [
-            torch.as_tensor(each.lost, dtype=each.log.dtype, device=each.log.device)
-            for each in (self, other)
+            torch.as_tensor(part.lost, dtype=part.log.dtype, device=part.log.device)
+            for part in (self, other)
         ]
         return ScaledTensor(
             torch.cat([self.mantissa, other.mantissa]),
@@ -109,7 +109,7 @@ class ScaledTensor:
         )
 
     def at(self, unit: PerSample | float) -> Mantissa:
-        """The plain numbers in units of ``e^unit``, as far as floats hold them."""
+        """The plain numbers in units of ``e^unit``, limited to the range of floats."""
         _per_sample("unit", unit, self.mantissa)
         return in_units(self, unit)
 
@@ -137,8 +137,9 @@ def check_samples(chosen: Shaped[Tensor, "chosen"], samples: int) -> None:
         )
 
 
-# What follows is called a hundred times a layer, on a few numbers for each sample: on a GPU a call
-# costs what it takes to ask for it. So nothing is checked, and each step is one call if it can be.
+# The functions below are called a hundred times per layer on a few numbers per sample. On a GPU
+# launching an operation costs more than running it, so nothing is checked and each step is one call
+# if possible.
 
 
 def rescale(
@@ -148,7 +149,7 @@ def rescale(
     terms: PerSample | None = None,
     lost: PerSample | float = 0.0,
 ) -> ScaledTensor:
-    """``ScaledTensor.of``, of numbers that need no check."""
+    """``ScaledTensor.of`` without checks."""
     size: Tensor = torch.linalg.vector_norm(values, math.inf, dim=tuple(range(1, values.ndim)))
     whole = size.log() + log if isinstance(log, Tensor) or log else size.log()
     if terms is not None:
@@ -157,31 +158,28 @@ def rescale(
 
 
 def unchecked(mantissa: Mantissa, log: PerSample, lost: PerSample | float) -> ScaledTensor:
-    """A ``ScaledTensor`` of parts that are known to fit: looking at them costs more than making it.
-
-    For this room alone.
-    """
+    """A ``ScaledTensor`` of parts known to fit, without checks; private to this package."""
     made = object.__new__(ScaledTensor)
     made.__dict__.update(mantissa=mantissa, log=log, lost=lost)
     return made
 
 
 def _more_lost(lost: PerSample | float, terms: PerSample, result: PerSample) -> PerSample | float:
-    """``worst(lost, cancelled(terms, result))``: what is no number, ``fmax`` passes over."""
+    """``worst(lost, cancelled(terms, result))``; ``fmax`` ignores NaN."""
     if isinstance(lost, Tensor):
         return torch.fmax(lost, terms - result)
     return worst(lost, cancelled(terms, result))
 
 
 def in_units(scaled: ScaledTensor, unit: PerSample | float) -> Mantissa:
-    """``ScaledTensor.at``, of a unit that needs no check."""
+    """``ScaledTensor.at`` without checks."""
     return scaled.mantissa * expand_like(bounded_exp(scaled.log - unit), scaled.mantissa)
 
 
 def scaled_sum(*terms: ScaledTensor) -> ScaledTensor:
-    """The sum of numbers of the same shape, whatever their exponents."""
+    """The sum of tensors of the same shape with any exponents."""
     logs = torch.stack([term.log for term in terms])
-    unit = logs.amax(0).clamp(min=_LEAST)  # where all are zero, any unit will do
+    unit = logs.amax(0).clamp(min=_LEAST)  # if all are zero, any unit works
     sizes = threshold(logs - unit, _NEGLIGIBLE, -math.inf).exp()  # none is above zero
     summed = terms[0].mantissa * expand_like(sizes[0], terms[0].mantissa)
     for term, size in zip(terms[1:], sizes[1:], strict=True):
@@ -197,10 +195,10 @@ def scaled_sum(*terms: ScaledTensor) -> ScaledTensor:
 def _lost_before(
     terms: Sequence[ScaledTensor], logs: Float[Tensor, "term batch"], log: PerSample
 ) -> PerSample | None:
-    """What was lost in the terms of a sum; None if nothing was in any of them.
+    """The digits lost in the terms of a sum; None if no term lost any.
 
-    A term's lost digits count as far as it counts itself. Of a term that came out as zero nobody
-    knows how far it should have counted.
+    A term's lost digits count in proportion to its size. For a term that is zero after cancellation
+    the true size is unknown.
     """
     some = [n for n, term in enumerate(terms) if isinstance(term.lost, Tensor) or term.lost]
     if not some:
@@ -217,15 +215,15 @@ def _lost_before(
 
 
 def cancelled(terms: PerSample, result: PerSample) -> PerSample:
-    """The logarithm of how much smaller than its terms a sum is; infinite if nothing is left.
+    """The logarithm of how much smaller a sum is than its terms; infinite if the sum is zero.
 
-    Of no terms at all, whose logarithm is minus infinity, nothing can be lost.
+    If there are no terms (their logarithm is minus infinity), nothing is lost.
     """
     return (terms - result).nan_to_num(0.0, posinf=math.inf).clamp(min=0.0)
 
 
 def worst(*lost: PerSample | float) -> PerSample | float:
-    """The largest of some losses, sample by sample."""
+    """The largest of several losses, by sample."""
     out = lost[0]
     for other in lost[1:]:
         if isinstance(out, Tensor):
@@ -248,19 +246,19 @@ def log_of_largest(values: Mantissa) -> PerSample:
 
 
 def log_of_longest(rows: Mantissa) -> PerSample:
-    """The logarithm of each sample's largest root of a sum of squares along the last axis.
+    """The logarithm of the largest Euclidean norm along the last axis, by sample.
 
-    As large as a sum of independent errors is when weighted with such a row.
+    This is the size of a sum of independent errors weighted with such a row.
     """
     lengths: Tensor = torch.linalg.vector_norm(rows, 2, dim=-1)
     return lengths.flatten(1).amax(1).log()
 
 
 def bounded_exp(log: PerSample) -> PerSample:
-    """``e^log``, never too large for a float, and zero where even its square would be too small.
+    """``e^log``, limited to the range of floats, and zero if its square would underflow.
 
-    So small a number never counts beside what it is added to, and processors take a hundred times
-    as long for numbers at the end of their range.
+    So small a number never matters in a sum, and processors are a hundred times slower on subnormal
+    numbers.
     """
     return threshold(log.clamp(max=FARTHEST), _NEGLIGIBLE, -math.inf).exp()
 
@@ -268,5 +266,5 @@ def bounded_exp(log: PerSample) -> PerSample:
 def expand_like(
     per_sample: Shaped[Tensor, "batch"], like: Mantissa
 ) -> Shaped[Tensor, "batch *ones"]:
-    """One number per sample, shaped to multiply a tensor with further axes."""
+    """One number per sample, reshaped to multiply a tensor with further axes."""
     return per_sample.view(-1, *(1,) * (like.ndim - 1))

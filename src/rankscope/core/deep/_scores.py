@@ -1,4 +1,4 @@
-"""How each score of the table in ``network`` acts on a state ``1xᵀ + eˢR`` (derived)."""
+"""How each score in ``rankscope.core.network`` acts on a state ``1xᵀ + eˢR`` (derived)."""
 
 import math
 from collections.abc import Callable
@@ -44,12 +44,13 @@ from rankscope.core.network import (
 from rankscope.errors import UnsupportedModelError
 
 _TOLD_APART = 1e-7
-"""Queries whose weights differ by less than this are lost in plain numbers."""
+"""Queries whose weights differ by less than this cannot be distinguished in plain float64."""
 _SEEN = 1e-200
-"""Steps below are linear to the last digit, and floats that small may lack digits to divide by."""
+"""Steps below this are linear to all digits, and such small floats may lack digits for a division.
+"""
 _UNKNOWN = 1e3
 _LEAST_GAIN = -1 + 1e-15
-"""A weight is positive, whatever rounding says."""
+"""The smallest weight; rounding could give zero."""
 
 
 def split_attention(
@@ -59,9 +60,8 @@ def split_attention(
     entry = score_entry(attention.scores)
     if entry.deep is None:
         raise UnsupportedModelError(
-            f"the score {entry.words} is not one that scaled arithmetic (rankscope.deep_trace) can "
-            "follow; it can be used in a forward pass (rankscope.trace) and paths "
-            "(rankscope.path_lengths)."
+            f"scaled arithmetic (rankscope.deep_trace) does not support the score {entry.words}; "
+            "use rankscope.trace or rankscope.path_lengths."
         )
     act = RULES[entry.rule] if entry.rule else _in_plain_numbers
     if visibility.allowed is None or visibility.allowed.shape[-2] == 1:
@@ -70,7 +70,7 @@ def split_attention(
     every, some = torch.stack([alike.all(), alike.any()]).tolist()
     if every or not some:
         return act(attention, state, visibility)
-    # Padding may leave one sample with queries that see the same and another with some that do not.
+    # Padding may make queries of one sample see the same keys and those of another different keys.
     parts = [
         (chosen, act(attention, state.select(chosen), visibility.select(chosen)))
         for chosen in (alike, ~alike)
@@ -83,7 +83,7 @@ def _plain(attention: Attention, state: SplitState, visibility: Visibility) -> S
 
 
 def _rotary(attention: Attention, state: SplitState, visibility: Visibility) -> SplitAttention:
-    """A rotation is linear, so it acts on mantissas."""
+    """Rotary positions: a rotation is linear, so it acts on mantissas."""
     query, key = (part.rows() for part in project(attention, state))
     turned = attention.scores.prepare(query.mantissa, key.mantissa, visibility.positions)
     logits = (turned[0] @ turned[1].mT) * attention.scale
@@ -92,9 +92,9 @@ def _rotary(attention: Attention, state: SplitState, visibility: Visibility) -> 
 
 
 def _biased(attention: Attention, state: SplitState, visibility: Visibility) -> SplitAttention:
-    """Biases that depend on positions alone, of keys or of pairs."""
+    """Biases that depend only on positions, of keys or of pairs."""
     query, key = project(attention, state)
-    bias = attention.scores.bias(query.own.mantissa, key.own.mantissa, visibility.positions)
+    bias = attention.scores.bias(query.delta.mantissa, key.delta.mantissa, visibility.positions)
     assert bias is not None
     kind = "of_keys" if bias.shape[-2] == 1 else "of_pairs"
     return attention_from_products(
@@ -110,18 +110,18 @@ def _gaussian(attention: Attention, state: SplitState, visibility: Visibility) -
     assert isinstance(scores, GaussianKernelScores)
     scale = attention.scale / scores.bandwidth**2
     query, key = project(attention, state)
-    largest = torch.maximum(key.common.log, query.own.log), query.common.log
-    refuse_overflow(torch.maximum(torch.maximum(*largest), key.own.log) + key.own.log)
-    own = key.own.mantissa.square().sum(-1).unsqueeze(2)
+    largest = torch.maximum(key.common.log, query.delta.log), query.common.log
+    refuse_overflow(torch.maximum(torch.maximum(*largest), key.delta.log) + key.delta.log)
+    delta = key.delta.mantissa.square().sum(-1).unsqueeze(2)
     lengths = (
-        shared_logits(key.common, key.own)
-        + own * expand_like(bounded_exp(2 * key.own.log), own) / 2
+        shared_logits(key.common, key.delta)
+        + delta * expand_like(bounded_exp(2 * key.delta.log), delta) / 2
     )
     return attention_from_products(query, key, scale, state, visibility, of_keys=-scale * lengths)
 
 
 def _linformer(attention: Attention, state: SplitState, visibility: Visibility) -> SplitAttention:
-    """Pooled keys are keys like others: a softmax over segments, each spread over its tokens."""
+    """Pooled keys act like keys: a softmax over segments, each spread over its tokens."""
     scores = attention.scores
     assert isinstance(scores, LinformerScores)
     scores.refuse_masks(visibility)
@@ -129,12 +129,12 @@ def _linformer(attention: Attention, state: SplitState, visibility: Visibility) 
     filled = (pool.sum(-1) > 0).unsqueeze(-2)  # rows 1 1 segment
     query, key = project(attention, state)
     mean = ScaledTensor.of(
-        pool @ key.own.mantissa, key.own.log, terms=key.own.log, lost=key.own.lost
+        pool @ key.delta.mantissa, key.delta.log, terms=key.delta.log, lost=key.delta.lost
     )
     pooled = SplitProjection(key.common, mean)
     among = Visibility(visibility.positions, filled)
-    found = attention_from_products(query, pooled, attention.scale, state, among)
-    return SplitAttention(found.shared @ pool, found.own @ pool, found.log, found.lost)
+    weights = attention_from_products(query, pooled, attention.scale, state, among)
+    return SplitAttention(weights.shared @ pool, weights.delta @ pool, weights.log, weights.lost)
 
 
 def _linear_kernel(
@@ -142,9 +142,9 @@ def _linear_kernel(
 ) -> SplitAttention:
     """``w_ij ∝ f_i·g_j`` with the positive features f of queries and g of keys.
 
-    Queries, keys or both may be close to what all tokens have in common; then products of their
-    deviations are all that tells weights apart (``_weights_near_common``). Where both are far from
-    it, ``log f_i·g_j`` is a logit like others.
+    Queries, keys or both may be close to their common row; then the weights differ only by products
+    of deviations (``_weights_near_common``). If both are far from it, ``log f_i·g_j`` is an
+    ordinary logit.
     """
     query, key = (_Features.of(part) for part in project(attention, state))
     visible, several = common_support(visibility, state)
@@ -157,48 +157,54 @@ def _linear_kernel(
     ]
     if not bool(near.all()):
         ways.append((~near, _weights_from_logs(attention, query, key, state, visibility)))
-    return merge([(chosen, found.only(chosen)) for chosen, found in ways])
+    return merge([(chosen, weights.only(chosen)) for chosen, weights in ways])
 
 
 @dataclass(frozen=True)
 class _Features:
     """Features of queries or keys, as logarithms: those of what all tokens have in common, each
-    token's, and by how much the two differ, in units of ``e^own.log``.
+    token's, and by how much the two differ, in units of ``e^delta.log``.
 
     Differences of logarithms keep every feature's digits, however small it is beside others.
     """
 
     common: Tensor  # batch head 1 width
     logs: Tensor  # batch head token width
-    own: ScaledTensor
+    delta: ScaledTensor
     far: Bool[Tensor, "batch"]
 
     @classmethod
     def of(cls, part: SplitProjection) -> "_Features":
         """With ``φ(z) = 1 + z`` above zero and ``e^z`` below."""
-        refuse_overflow(part.common.log, part.own.log)
+        refuse_overflow(part.common.log, part.delta.log)
         a = part.common.at(0.0)
-        h, size = part.own.mantissa, expand_like(bounded_exp(part.own.log), part.own.mantissa)
+        h, size = (
+            part.delta.mantissa,
+            expand_like(bounded_exp(part.delta.log), part.delta.mantissa),
+        )
         z = a + h * size
         seen = size > _SEEN
         divisor = torch.where(seen, size, 1.0)
         positive = torch.where(seen, torch.log1p(h * size / (1 + a)) / divisor, h / (1 + a))
         logs, common = log_positive_feature(z), log_positive_feature(a)
-        # Across zero the two logarithms have different signs, so that none takes from the other.
+        # Across zero the two logarithms have different signs, so they do not cancel.
         across = torch.where(seen, (logs - common) / divisor, h)
         above, below = (a >= 0) & (z >= 0), (a <= 0) & (z <= 0)
-        own = torch.where(above, positive, torch.where(below, h, across))
-        far = (own * size).abs().flatten(1).amax(1) > 1
-        # Features weigh the digits of others as no single sum shows: always to be checked.
-        lost = worst(part.common.lost, part.own.lost, _UNKNOWN)
-        return cls(common, logs, ScaledTensor(own, part.own.log, lost), far)
+        delta = torch.where(above, positive, torch.where(below, h, across))
+        far = (delta * size).abs().flatten(1).amax(1) > 1
+        # Features weigh the digits of others in a way that no single sum shows: always check.
+        lost = worst(part.common.lost, part.delta.lost, _UNKNOWN)
+        return cls(common, logs, ScaledTensor(delta, part.delta.log, lost), far)
 
     def growth(self) -> Tensor:
-        """``(e^own − 1)``, each feature's beside the common one, in units of ``e^own.log``."""
-        own, size = self.own.mantissa, expand_like(bounded_exp(self.own.log), self.own.mantissa)
+        """``e^δ − 1`` of each feature with its deviation δ, in units of ``e^delta.log``."""
+        delta, size = (
+            self.delta.mantissa,
+            expand_like(bounded_exp(self.delta.log), self.delta.mantissa),
+        )
         seen = size > _SEEN
         return torch.where(
-            seen, torch.expm1((own * size).clamp(max=1.0)) / torch.where(seen, size, 1.0), own
+            seen, torch.expm1((delta * size).clamp(max=1.0)) / torch.where(seen, size, 1.0), delta
         )
 
 
@@ -209,29 +215,31 @@ def _weights_near_common(
     *,
     swapped: bool = False,
 ) -> SplitAttention:
-    """For keys near what they have in common, or ``swapped`` for such queries.
+    """The weights if keys are close to their common row, or with ``swapped`` if queries are.
 
-    Let ``c ∝ f̄∘ḡ`` be what each feature counts for at the common point and ``c_i ∝ f_i∘ḡ`` for one
-    query: a softmax over features, ``c_i = c + Δ_i``. Relative to ``q_j ∝ f̄·g_j`` and but for a
-    factor of the query alone a weight is ``1 + Δ_i·(g_j/ḡ − 1) / Σ c∘g_j/ḡ``.
+    Let ``c ∝ f̄∘ḡ`` be the weight of each feature at the common point and ``c_i ∝ f_i∘ḡ`` that for
+    one query: a softmax over features, ``c_i = c + Δ_i``. Relative to ``q_j ∝ f̄·g_j``, and up to a
+    factor that depends only on the query, a weight is ``1 + Δ_i·(g_j/ḡ − 1) / Σ c∘g_j/ḡ``.
     """
     mixed, near = (key, query) if swapped else (query, key)
-    counts = split_softmax(query.common + key.common, mixed.own.mantissa, mixed.own.log)
-    growth, log = near.growth(), counts.log + near.own.log
-    size = expand_like(bounded_exp(near.own.log), growth)
+    counts = split_softmax(query.common + key.common, mixed.delta.mantissa, mixed.delta.log)
+    growth, log = near.growth(), counts.log + near.delta.log
+    size = expand_like(bounded_exp(near.delta.log), growth)
     total = 1 + (counts.shared * growth).sum(-1, keepdim=True) * size
-    gain = (counts.own @ growth.mT) / total.mT
-    terms = log + log_of_longest(counts.own) + log_of_longest(growth)
+    gain = (counts.delta @ growth.mT) / total.mT
+    terms = log + log_of_longest(counts.delta) + log_of_longest(growth)
     gain = gain.mT if swapped else gain
     size = expand_like(bounded_exp(log), gain)
     seen = size > _SEEN
-    own = torch.where(
+    delta = torch.where(
         seen, torch.log1p((gain * size).clamp(min=_LEAST_GAIN)) / torch.where(seen, size, 1.0), gain
     )
     base = (query.common + key.logs).logsumexp(-1).unsqueeze(-2)
     base = base if visible is None else base.masked_fill(~visible, -math.inf)
-    own = own - (own * base.softmax(-1)).sum(-1, keepdim=True)
-    return split_softmax(base, own, log).with_terms(terms, worst(query.own.lost, key.own.lost))
+    delta = delta - (delta * base.softmax(-1)).sum(-1, keepdim=True)
+    return split_softmax(base, delta, log).with_terms(
+        terms, worst(query.delta.lost, key.delta.lost)
+    )
 
 
 def _weights_from_logs(
@@ -246,27 +254,26 @@ def _weights_from_logs(
     for feature in range(1, query.logs.shape[-1]):
         one, other = query.logs[..., feature], key.logs[..., feature]
         pairs = torch.logaddexp(pairs, one.unsqueeze(-1) + other.unsqueeze(-2))
-    if attention.scale <= 0:  # then the network prefers no key to another
+    if attention.scale <= 0:  # then all keys have equal weight
         pairs = torch.zeros_like(pairs)
-    lost = worst(query.own.lost, key.own.lost)
+    lost = worst(query.delta.lost, key.delta.lost)
     return attention_from_logits(pairs, torch.zeros_like(state.log_scale), state, visibility, lost)
 
 
 def _sparsemax(attention: Attention, state: SplitState, visibility: Visibility) -> SplitAttention:
     """Within one support S sparsemax is linear: ``P_ij − q_j = D_ij − mean_S D_i``.
 
-    A query whose own logits are strong enough to change the support differs from the rest by
-    amounts that plain numbers show.
+    If the deviation of a query changes the support, plain float64 resolves the difference.
     """
     query, key = project(attention, state)
     key = within_floats(query, key)
-    base = shared_logits(query.common, key.own) * attention.scale
-    own = (query.own.mantissa @ key.own.mantissa.mT) * attention.scale
-    log = query.own.log + key.own.log
-    logits = base + own * expand_like(bounded_exp(log), own)
-    terms = log + log_of_longest(query.own.mantissa) + log_of_longest(key.own.mantissa)
+    base = shared_logits(query.common, key.delta) * attention.scale
+    delta = (query.delta.mantissa @ key.delta.mantissa.mT) * attention.scale
+    log = query.delta.log + key.delta.log
+    logits = base + delta * expand_like(bounded_exp(log), delta)
+    terms = log + log_of_longest(query.delta.mantissa) + log_of_longest(key.delta.mantissa)
     terms = terms + log_of(attention.scale)
-    lost = worst(query.own.lost, key.own.lost)
+    lost = worst(query.delta.lost, key.delta.lost)
     visible, several = common_support(visibility, state)
     if several:
         weights, zero = sparsemax(visibility.hide(logits)), torch.zeros_like(log)
@@ -277,28 +284,28 @@ def _sparsemax(attention: Attention, state: SplitState, visibility: Visibility) 
         logits = logits.masked_fill(~visible, -math.inf)
     shared = sparsemax(base)
     inside = shared > 0
-    within = torch.where(inside, own, 0.0)
-    count = inside.sum(-1, keepdim=True)  # a single key has all weight, whatever its logit
-    change = torch.where(inside & (count > 1), own - within.sum(-1, keepdim=True) / count, 0.0)
+    within = torch.where(inside, delta, 0.0)
+    count = inside.sum(-1, keepdim=True)  # a single key has all the weight, whatever its logit
+    change = torch.where(inside & (count > 1), delta - within.sum(-1, keepdim=True) / count, 0.0)
     exact = sparsemax(logits)
     same = ((exact > 0) == inside).flatten(1).all(1)
-    own = torch.where(expand_like(same, own), change, exact - shared)
-    return SplitAttention(shared, own, torch.where(same, log, 0.0)).with_terms(terms, lost)
+    delta = torch.where(expand_like(same, delta), change, exact - shared)
+    return SplitAttention(shared, delta, torch.where(same, log, 0.0)).with_terms(terms, lost)
 
 
 def _in_plain_numbers(
     attention: Attention, state: SplitState, visibility: Visibility
 ) -> SplitAttention:
-    """Any softmax: right as long as positions tell the queries apart by more than rounding."""
+    """Any softmax in plain float64; correct if queries differ by more than rounding."""
     logits = attention.logits(state.tensor(), visibility)
     weights = attention_from_logits(logits, torch.zeros_like(state.log_scale), state, visibility)
     small = state.log_scale - state.common.log < math.log(_TOLD_APART)
-    apart = weights.own.abs().flatten(1).amax(1)
+    apart = weights.delta.abs().flatten(1).amax(1)
     if bool((small & (apart < _TOLD_APART)).any()):
         raise UnsupportedModelError(
             f"the score {type(attention.scores).__name__} hardly depends on the pair of positions "
-            "here, so its queries agree to more digits than plain numbers have; scaled arithmetic "
-            "has rules of its own for the scores of rankscope.core.network alone."
+            "here, so its queries agree to all digits of float64; scaled arithmetic supports such "
+            "cases only for the scores of rankscope.core.network."
         )
     return weights
 
@@ -312,4 +319,4 @@ RULES: Final[dict[str, Callable[[Attention, SplitState, Visibility], SplitAttent
     "linformer": _linformer,
     "sparsemax": _sparsemax,
 }
-"""What the entries of scores in ``rankscope.core.network`` name as their rules."""
+"""The rules that the scores in ``rankscope.core.network`` refer to by name."""

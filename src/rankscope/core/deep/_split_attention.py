@@ -53,76 +53,85 @@ class SplitAttention:
     """``P = 1qᵀ + e^log Δ``; ``lost`` as that of a ``ScaledTensor``, for Δ."""
 
     shared: Shared
-    own: Pattern
+    delta: Pattern
     log: PerSample
     lost: PerSample | float = 0.0
 
     def with_terms(self, terms: PerSample, lost: PerSample | float = 0.0) -> "SplitAttention":
-        """The same, made of logits that are sums of terms of that size (as a logarithm).
+        """Account for logits that are sums of terms of this size (a logarithm).
 
-        Errors of logits are errors of Δ times the largest q; and where logits are large, each
-        weight has fewer digits by as many as they have before the point.
+        Errors of logits are errors of Δ times the largest q; large logits cost each weight as many
+        digits as they have before the decimal point.
         """
-        own = terms + log_of_largest(self.shared)
-        found = self.log + log_of_largest(self.own)
-        own = torch.where(found.isneginf(), found, own)  # queries that agree exactly lose nothing
-        fewer = cancelled(own, found)
+        error = terms + log_of_largest(self.shared)
+        size = self.log + log_of_largest(self.delta)
+        error = torch.where(size.isneginf(), size, error)  # queries that agree exactly lose nothing
+        fewer = cancelled(error, size)
         return replace(self, lost=worst(lost, fewer, terms.clamp(min=0.0)))
 
     def only(self, chosen: Bool[Tensor, "batch"]) -> "SplitAttention":
         """Some of the samples."""
         lost = self.lost[chosen] if isinstance(self.lost, Tensor) else self.lost
-        return SplitAttention(self.shared[chosen], self.own[chosen], self.log[chosen], lost)
+        return SplitAttention(self.shared[chosen], self.delta[chosen], self.log[chosen], lost)
 
 
-def split_softmax(base: Shared, own: Pattern, log: PerSample) -> SplitAttention:
-    """The softmax of ``base_j + e^log own_ij``, where ``base`` is minus infinity at hidden keys.
+def split_softmax(base: Shared, delta: Pattern, log: PerSample) -> SplitAttention:
+    """The softmax of ``base_j + e^log delta_ij``; ``base`` is minus infinity at hidden keys.
 
-    What ``own`` adds to all keys of a query alike drops out of a softmax, but its rounding errors
-    do not: the callers take it away.
+    A constant that ``delta`` adds to all keys of a query drops out of the softmax, but its
+    rounding errors do not: callers subtract it.
     """
     size = bounded_exp(log)
-    largest = own.abs().flatten(1).amax(1) * size
+    largest = delta.abs().flatten(1).amax(1) * size
     log_shared = base.log_softmax(-1)
     top = log_shared.argmax(-1, keepdim=True)
     unit = _unit_beside(log_shared, top)
-    # All that is to be decided, in one question.
+    # All decisions in one GPU synchronisation.
     most, least, lowest = torch.stack([largest.amax(), largest.amin(), unit.amin()]).tolist()
     if most < _SMALL:
-        own, lifted = (own, log_shared) if lowest == 0 else _beside(own, log_shared, top, unit)
-        gain = _growth(own, size, largest) if most > _VANISHING else own
+        delta, lifted = (
+            (delta, log_shared) if lowest == 0 else _beside(delta, log_shared, top, unit)
+        )
+        gain = _growth(delta, size, largest) if most > _VANISHING else delta
         return _small(log_shared, lifted, gain, size, log, unit)
     if not least < _SMALL:
-        return _large(log_shared, top, own * expand_like(size, own))
+        return _large(log_shared, top, delta * expand_like(size, delta))
     small = largest < _SMALL
     return merge(
-        [(some, split_softmax(base[some], own[some], log[some])) for some in (small, ~small)]
+        [(some, split_softmax(base[some], delta[some], log[some])) for some in (small, ~small)]
     )
 
 
 def merge(parts: Sequence[tuple[Bool[Tensor, "batch"], SplitAttention]]) -> SplitAttention:
-    """One weighing out of those of some samples each."""
+    """Combine the weights of disjoint sets of samples."""
     chosen, first = parts[0]
     shared = first.shared.new_empty(len(chosen), *first.shared.shape[1:])
-    own = first.own.new_empty(len(chosen), *first.own.shape[1:])
+    delta = first.delta.new_empty(len(chosen), *first.delta.shape[1:])
     log, lost = (first.log.new_empty(len(chosen)) for _ in range(2))
     for some, part in parts:
-        shared[some], own[some], log[some], lost[some] = part.shared, part.own, part.log, part.lost
-    return SplitAttention(shared, own, log, lost)
+        shared[some], delta[some], log[some], lost[some] = (
+            part.shared,
+            part.delta,
+            part.log,
+            part.lost,
+        )
+    return SplitAttention(shared, delta, log, lost)
 
 
-def _beside(own: Pattern, log_shared: Shared, top: Top, unit: PerSample) -> tuple[Pattern, Shared]:
-    """Where one key draws all weight to it, what others get is all there is."""
-    own = own - own.gather(-1, top.expand(*own.shape[:-1], 1))
+def _beside(
+    delta: Pattern, log_shared: Shared, top: Top, unit: PerSample
+) -> tuple[Pattern, Shared]:
+    """The weights of the other keys if one key gets nearly all the weight."""
+    delta = delta - delta.gather(-1, top.expand(*delta.shape[:-1], 1))
     alone = expand_like(unit != 0, log_shared)
-    return own, torch.where(alone, log_shared.scatter(-1, top, -torch.inf), log_shared)
+    return delta, torch.where(alone, log_shared.scatter(-1, top, -torch.inf), log_shared)
 
 
-def _growth(own: Pattern, size: PerSample, largest: PerSample) -> Pattern:
+def _growth(delta: Pattern, size: PerSample, largest: PerSample) -> Pattern:
     """``expm1(tE)/t``, which is E as ``t → 0``."""
     seen = largest > _VANISHING  # below, the limit is exact, and t may be too small for a division
-    t = expand_like(torch.where(seen, size, 1.0), own)
-    return torch.where(expand_like(seen, own), torch.expm1(own * t) / t, own)
+    t = expand_like(torch.where(seen, size, 1.0), delta)
+    return torch.where(expand_like(seen, delta), torch.expm1(delta * t) / t, delta)
 
 
 def _small(
@@ -140,67 +149,67 @@ def _small(
     return SplitAttention(shared, delta, log + unit)
 
 
-def _large(log_shared: Shared, top: Top, own: Pattern) -> SplitAttention:
-    """The same for differences of any size, those that saturate the softmax included.
+def _large(log_shared: Shared, top: Top, delta: Pattern) -> SplitAttention:
+    """``_small`` for differences of any size, including those that saturate the softmax.
 
-    Weights relative to the shared ones, ``w_ij = q_j e^{D_ij}``, may be beyond all floats; every
-    row is divided by its largest, and ``w − q`` is what is summed, so that rows that agree to many
-    digits still differ by the right amount. D is taken relative to the key with the largest q,
-    whose weight then stays, so that the sum of all w is no less than it and nothing cancels.
+    Weights relative to the shared ones, ``w_ij = q_j e^{D_ij}``, may overflow; every row is divided
+    by its largest entry and ``w − q`` is summed, so that rows that agree to many digits still
+    differ by the right amount. D is relative to the key with the largest q, whose weight does not
+    change, so the sum of all w is at least that weight and nothing cancels.
     """
     shared = log_shared.exp()
-    own = own - own.gather(-1, top.expand(*own.shape[:-1], 1))
-    exponent = log_shared + own
+    delta = delta - delta.gather(-1, top.expand(*delta.shape[:-1], 1))
+    exponent = log_shared + delta
     unit = _unit_beside(torch.maximum(exponent, log_shared), top)
     lifted = (log_shared - expand_like(unit, log_shared)).exp()
     highest = exponent.amax(-1, keepdim=True).clamp(min=0.0)
     fade = (-highest).exp()
-    moderate = torch.expm1(own.clamp(max=1.0)) * lifted * fade
-    strong = (exponent - highest - expand_like(unit, own)).exp() - lifted * fade
-    gain = torch.where(own < 1, moderate, strong)
-    gain = torch.where(log_shared.isneginf() | (own == 0), 0.0, gain)
+    moderate = torch.expm1(delta.clamp(max=1.0)) * lifted * fade
+    strong = (exponent - highest - expand_like(unit, delta)).exp() - lifted * fade
+    gain = torch.where(delta < 1, moderate, strong)
+    gain = torch.where(log_shared.isneginf() | (delta == 0), 0.0, gain)
     mean = gain.sum(-1, keepdim=True)
     delta = (gain - shared * mean) / (fade + mean * expand_like(unit.exp(), mean))
     return SplitAttention(shared, delta, unit)
 
 
 def split_around_top(logits: Pattern) -> SplitAttention:
-    """Any softmax as what falls on its most seen key, and what each query takes away from there.
+    """Any softmax as the weight of its most attended key, and what each query takes from it.
 
-    For queries that see different keys, and so agree on nothing else: if one key draws all of them
-    to it, what is left to the others is exact, however little that is.
+    For queries that see different keys and share nothing else: if one key gets nearly all weight,
+    the weights of the other keys stay exact, however small.
     """
     log = logits.log_softmax(-1)
     top = log.exp().mean(-2, keepdim=True).argmax(-1, keepdim=True)
     everywhere = top.expand(*log.shape[:-1], 1)
     unit = _unit_beside(log, top)
-    own = (log - expand_like(unit, log)).exp().scatter(-1, everywhere, 0.0)
-    own = own.scatter(-1, everywhere, -own.sum(-1, keepdim=True))
+    delta = (log - expand_like(unit, log)).exp().scatter(-1, everywhere, 0.0)
+    delta = delta.scatter(-1, everywhere, -delta.sum(-1, keepdim=True))
     shared = torch.zeros_like(log[:, :, :1]).scatter(-1, top, 1.0)
-    return SplitAttention(shared, own, unit)
+    return SplitAttention(shared, delta, unit)
 
 
 def _unit_beside(log: Pattern, top: Top) -> PerSample:
-    """The logarithm of the largest weight beside the top key's, if it is negligible; else 0."""
+    """The logarithm of the largest weight other than the top key's, if it is negligible; else 0."""
     beside = log.scatter(-1, top.expand(*log.shape[:-1], 1), -torch.inf).flatten(1).amax(1)
     return torch.where((beside < _NEGLIGIBLE) & ~beside.isneginf(), beside, 0.0)
 
 
 @dataclass(frozen=True)
 class SplitProjection:
-    """Queries or keys by head: what all tokens have in common, and what is left of each."""
+    """Queries or keys by head: the part common to all tokens, and the deviations."""
 
     common: ScaledTensor  # batch head 1 width
-    own: ScaledTensor  # batch head token width
+    delta: ScaledTensor  # batch head token width
 
     def rows(self) -> ScaledTensor:
-        """Both added up, in plain numbers with one exponent."""
-        everywhere = self.common.mantissa.expand_as(self.own.mantissa)
-        return scaled_sum(replace(self.common, mantissa=everywhere), self.own)
+        """The sum of both parts, in plain numbers with one exponent."""
+        everywhere = self.common.mantissa.expand_as(self.delta.mantissa)
+        return scaled_sum(replace(self.common, mantissa=everywhere), self.delta)
 
 
 def project(attention: Attention, state: SplitState) -> tuple[SplitProjection, SplitProjection]:
-    """Queries and keys; grouped keys are repeated so that every head has its own."""
+    """Queries and keys; grouped keys are repeated for every head."""
     query = apply_linear(state, attention.query.weight, attention.query.bias)
     key = apply_linear(state, attention.key.weight, attention.key.bias)
     return _by_head(attention, query, attention.heads), _by_head(attention, key, attention.kv_heads)
@@ -208,9 +217,9 @@ def project(attention: Attention, state: SplitState) -> tuple[SplitProjection, S
 
 def _by_head(attention: Attention, state: SplitState, heads: int) -> SplitProjection:
     common = attention.split(state.common.mantissa.unsqueeze(1), heads)
-    own = attention.split(state.mantissa, heads)
+    delta = attention.split(state.mantissa, heads)
     return SplitProjection(
-        replace(state.common, mantissa=common), replace(state.deviation, mantissa=own)
+        replace(state.common, mantissa=common), replace(state.deviation, mantissa=delta)
     )
 
 
@@ -226,8 +235,8 @@ def attention_from_products(
 ) -> SplitAttention:
     """The softmax of ``scale·q·k`` and biases of keys or of pairs of positions."""
     key = within_floats(query, key)
-    base = shared_logits(query.common, key.own) * scale
-    log = query.own.log + key.own.log
+    base = shared_logits(query.common, key.delta) * scale
+    log = query.delta.log + key.delta.log
     if of_keys is not None:
         base = base + of_keys
     if of_pairs is not None:
@@ -235,47 +244,50 @@ def attention_from_products(
         of_pairs = of_pairs - mean
         base = base + mean
         if not bool(of_pairs.any()):
-            of_pairs = None  # a bias of keys after all
+            of_pairs = None  # in effect a bias of keys
     visible, several = common_support(visibility, state)
     shown = base if visible is None else base.masked_fill(~visible, -math.inf)
-    keys = key.own.mantissa
-    terms = log + log_of_longest(query.own.mantissa) + log_of_longest(keys) + log_of(scale)
-    lost = worst(query.own.lost, key.own.lost)
+    keys = key.delta.mantissa
+    terms = log + log_of_longest(query.delta.mantissa) + log_of_longest(keys) + log_of(scale)
+    lost = worst(query.delta.lost, key.delta.lost)
     if not several:  # what the keys have in common under q adds the same to all logits of a query
         keys = keys - shown.softmax(-1) @ keys
-    own = (query.own.mantissa @ keys.mT) * scale
+    delta = (query.delta.mantissa @ keys.mT) * scale
     if of_pairs is not None:
-        own, log = own * expand_like(bounded_exp(log), own) + of_pairs, torch.zeros_like(log)
-        terms = torch.maximum(terms, log_of_largest(of_pairs.expand_as(own)))
+        delta, log = (
+            delta * expand_like(bounded_exp(log), delta) + of_pairs,
+            torch.zeros_like(log),
+        )
+        terms = torch.maximum(terms, log_of_largest(of_pairs.expand_as(delta)))
     if several:
-        logits = base + own * expand_like(bounded_exp(log), own)
+        logits = base + delta * expand_like(bounded_exp(log), delta)
         return attention_of_several_supports(logits, visibility).with_terms(terms, lost)
     if of_pairs is not None:
-        own = _without_row_constants(shown, own)
-    return split_softmax(shown, own, log).with_terms(terms, lost)
+        delta = _without_row_constants(shown, delta)
+    return split_softmax(shown, delta, log).with_terms(terms, lost)
 
 
 def within_floats(query: SplitProjection, key: SplitProjection) -> SplitProjection:
-    """Keys with which no logit is beyond all floats.
+    """Scale keys so that no logit overflows.
 
-    Logits that would be are made smaller together, so that the same one stays the largest.
+    All logits are scaled together, so the largest stays the largest.
     """
-    largest = torch.maximum(query.common.log, query.own.log) + key.own.log
+    largest = torch.maximum(query.common.log, query.delta.log) + key.delta.log
     excess = (largest - FARTHEST).clamp(min=0.0)
-    return replace(key, own=key.own.times_exp(-excess))
+    return replace(key, delta=key.delta.times_exp(-excess))
 
 
 def refuse_overflow(*logs: PerSample) -> None:
-    """Raise where numbers that are not homogeneous in their size would be beyond all floats."""
+    """Raise if numbers that are not homogeneous in their size would overflow."""
     if any(bool((log > FARTHEST).any()) for log in logs):
         raise InputError(
-            "queries or keys are beyond 10^299, where this score is not worked out; make the "
-            "weights smaller, or add a norm."
+            "queries or keys exceed 10^299, the limit for this score; use smaller weights or add a "
+            "norm."
         )
 
 
 def log_of(scale: float) -> float:
-    """The logarithm of a factor's size; zero has one, too."""
+    """The logarithm of the size of a factor; that of zero is minus infinity."""
     return math.log(abs(scale)) if scale else -math.inf
 
 
@@ -286,7 +298,7 @@ def shared_logits(query: ScaledTensor, key: ScaledTensor) -> Shared:
 
 
 def have_one_support(visibility: Visibility, state: SplitState) -> Bool[Tensor, "batch"]:
-    """Whether all queries of a sample see the same keys; padding asks nothing."""
+    """Whether all queries of a sample see the same keys; padding is ignored."""
     batch = len(state.mantissa)
     allowed = visibility.allowed
     if allowed is None or allowed.shape[-2] == 1:
@@ -300,18 +312,18 @@ def have_one_support(visibility: Visibility, state: SplitState) -> Bool[Tensor, 
 def first_query(
     rows: Shaped[Tensor, "rows 1 #query key"], state: SplitState
 ) -> Shaped[Tensor, "rows 1 1 key"]:
-    """What the first query that is not padding has."""
+    """The values of the first query that is not padding."""
     if state.token_mask is None or rows.shape[2] == 1:
         return rows[:, :, :1]
     first = state.token_mask.to(torch.uint8).argmax(-1)
-    each = rows.expand(len(first), -1, -1, -1)
-    return each[torch.arange(len(first), device=first.device), :, first].unsqueeze(2)
+    expanded = rows.expand(len(first), -1, -1, -1)
+    return expanded[torch.arange(len(first), device=first.device), :, first].unsqueeze(2)
 
 
 def common_support(
     visibility: Visibility, state: SplitState
 ) -> tuple[Bool[Tensor, "rows 1 1 key"] | None, bool]:
-    """The keys every query sees, and whether queries differ in that."""
+    """The keys that every query sees, and whether queries see different keys."""
     if visibility.allowed is None or visibility.allowed.shape[-2] == 1:
         return visibility.allowed, False
     if not bool(have_one_support(visibility, state).all()):
@@ -320,7 +332,7 @@ def common_support(
 
 
 def attention_of_several_supports(logits: Pattern, visibility: Visibility) -> SplitAttention:
-    """Weights of queries that see different keys."""
+    """The weights of queries that see different keys."""
     if visibility.allowed is not None:
         logits = logits.masked_fill(~visibility.allowed, -math.inf)
     return split_around_top(logits)
@@ -333,7 +345,7 @@ def attention_from_logits(
     visibility: Visibility,
     lost: PerSample | float = 0.0,
 ) -> SplitAttention:
-    """Logits ``e^log · logits`` in which positions take part, so that no two queries agree."""
+    """Weights from logits ``e^log · logits`` that depend on positions: no two queries agree."""
     visible, several = common_support(visibility, state)
     terms = log + log_of_largest(logits)
     if several:
@@ -343,16 +355,16 @@ def attention_from_logits(
     base = mean * expand_like(bounded_exp(log), mean)
     if visible is not None:
         base = base.masked_fill(~visible, -math.inf)
-    own = _without_row_constants(base, logits - mean)
-    return split_softmax(base, own, log).with_terms(terms, lost)
+    delta = _without_row_constants(base, logits - mean)
+    return split_softmax(base, delta, log).with_terms(terms, lost)
 
 
-def _without_row_constants(base: Shared, own: Pattern) -> Pattern:
-    return own - (own * base.softmax(-1)).sum(-1, keepdim=True)
+def _without_row_constants(base: Shared, delta: Pattern) -> Pattern:
+    return delta - (delta * base.softmax(-1)).sum(-1, keepdim=True)
 
 
 def _mean_query(logits: Float[Tensor, "#batch #head query key"], state: SplitState) -> Tensor:
-    """What the queries ask on average; padding asks nothing."""
+    """The mean query, without padding."""
     if state.token_mask is None:
         return logits.mean(-2, keepdim=True)
     asking = state.token_mask[:, None, :, None].to(logits.dtype)

@@ -1,8 +1,8 @@
-"""Hidden states as ``1xᵀ + eˢR``: what all tokens have in common, and what is left of each.
+"""Hidden states as ``1xᵀ + eˢR``: a row common to all tokens, and the deviation of each token.
 
 Derived (docs/theory.md, section 5). Plain floats hold a hidden state to sixteen digits, so tokens
-that agree to more digits look equal. Here the common part and the deviations are kept apart, each
-with an exponent of its own, and every part of a block acts on both without ever adding them up.
+that agree to more digits look equal. Here the common part and the deviations are separate, each
+with its own exponent, and every part of a block acts on both without adding them up.
 """
 
 import math
@@ -34,7 +34,7 @@ _SIXTEEN_DIGITS = 52 * math.log(2)
 @checked
 @dataclass(frozen=True, repr=False)
 class SplitState:
-    """The tokens of a batch: ``common`` to all of them, plus a ``deviation`` each.
+    """The tokens of a batch: a ``common`` row plus the ``deviation`` of each token.
 
     >>> import math
     >>> import torch
@@ -89,7 +89,7 @@ class SplitState:
 
     @property
     def x(self) -> Float[Tensor, "batch feature"]:
-        """What the tokens have in common, as plain numbers; where they do not fit, infinite."""
+        """The common row as plain numbers; infinite on overflow."""
         return self.common.mantissa * expand_like(self.common.log.exp(), self.common.mantissa)
 
     @property
@@ -104,17 +104,17 @@ class SplitState:
 
     @property
     def device(self) -> torch.device:
-        """Where the numbers live."""
+        """The device of the tensors."""
         return self.deviation.mantissa.device
 
     def tensor(self) -> Float[Tensor, "batch token feature"]:
-        """The hidden state as plain numbers, as far as floats can tell them apart."""
+        """The hidden state as plain numbers, to the precision of floats."""
         rest = self.mantissa * expand_like(self.log_scale.exp(), self.mantissa)
         return self.x.unsqueeze(1) + rest
 
     def log_residual(self, *, norm: Norm = "composite", center: Center = "mean") -> PerSample:
-        """``log ‖res(X)‖``; a residual does not change when all tokens are moved alike."""
-        if center == "mean":  # finite numbers no larger than 1, so nothing is to be checked
+        """``log ‖res(X)‖``; translating all tokens does not change it."""
+        if center == "mean":  # finite numbers of at most 1, so no check is needed
             rest = self.mantissa - mean_center(self.mantissa, self.token_mask).unsqueeze(1)
             size = matrix_norm(self._without_padding(rest), norm)
         else:
@@ -133,14 +133,14 @@ class SplitState:
         return threshold(torch.maximum(self.common.log, self.deviation.log), -math.inf, 0.0)
 
     def recenter(self) -> "SplitState":
-        """The same state with the tokens' mean in the common part and zeros at padding."""
+        """The same state with the mean of the tokens in the common part and zeros at padding."""
         rest = self.deviation.mantissa
         mean = mean_center(rest, self.token_mask)
         rest = self._without_padding(rest - mean.unsqueeze(1))
         lost = self.deviation.lost
         common = scaled_sum(self.common, rescale(mean, self.deviation.log, lost=lost))
-        own = rescale(rest, self.deviation.log, terms=self.deviation.log, lost=lost)
-        return SplitState(common, own, self.token_mask)
+        deviation = rescale(rest, self.deviation.log, terms=self.deviation.log, lost=lost)
+        return SplitState(common, deviation, self.token_mask)
 
     def _without_padding(
         self, rows: Float[Tensor, "batch token feature"]
@@ -155,14 +155,14 @@ class SplitState:
         return self.select(torch.arange(count, device=self.device))
 
     def join(self, other: "SplitState") -> "SplitState":
-        """The samples of both, of which both or none have padding."""
+        """Concatenate the samples of both; both or neither have a token mask."""
         mask = self.token_mask
         if (mask is None) != (other.token_mask is None):
             raise ShapeError("one state has a token_mask and the other has none; give both one.")
         if mask is not None and other.token_mask is not None:
             mask = torch.cat([mask, other.token_mask])
-        common, own = self.common.join(other.common), self.deviation.join(other.deviation)
-        return SplitState(common, own, mask)
+        common, deviation = self.common.join(other.common), self.deviation.join(other.deviation)
+        return SplitState(common, deviation, mask)
 
     def select(self, chosen: Shaped[Tensor, "chosen"]) -> "SplitState":
         """Some of the samples, by a mask or by their numbers."""
@@ -171,20 +171,20 @@ class SplitState:
         return SplitState(self.common.select(chosen), self.deviation.select(chosen), mask)
 
     def times(self, factor: float) -> "SplitState":
-        """The state times a number; zero is one of them."""
+        """The state times a number, which may be zero."""
         if factor == 1.0:
             return self
-        common, own = (
+        common, deviation = (
             rescale(part.mantissa * factor, part.log, lost=part.lost)
             for part in (self.common, self.deviation)
         )
-        return SplitState(common, own, self.token_mask)
+        return SplitState(common, deviation, self.token_mask)
 
 
 def _first(
     x: Float[Tensor, "batch token feature"], token_mask: Bool[Tensor, "batch token"] | None
 ) -> Float[Tensor, "batch feature"]:
-    """Each sample's first token that is not padding."""
+    """The first token of each sample that is not padding."""
     if token_mask is None:
         return x[:, 0]
     return x[torch.arange(len(x), device=x.device), token_mask.to(torch.uint8).argmax(-1)]
@@ -228,9 +228,9 @@ def apply_linear(
 
 
 def log_typical_output(weight: Float[Tensor, "*#batch outputs inputs"]) -> Float[Tensor, "*#batch"]:
-    """The logarithm of what a typical output of a matrix would be for numbers of size 1.
+    """The logarithm of the typical size of an output of a matrix for inputs of size 1.
 
-    By Frobenius, over the square root of the outputs.
+    The Frobenius norm over the square root of the number of outputs.
     """
     size: Tensor = torch.linalg.matrix_norm(weight) / math.sqrt(weight.shape[-2])
     return size.log()
@@ -241,9 +241,9 @@ def map_rows(
     weight: Float[Tensor, "*#batch outputs inputs"],
     size: Float[Tensor, "*#batch"],
 ) -> ScaledTensor:
-    """``X ↦ X Wᵀ``; ``size`` is that of ``log_typical_output``."""
+    """``X ↦ X Wᵀ``; ``size`` is ``log_typical_output`` of W."""
     terms = rows.log + size
-    if weight.ndim == rows.mantissa.ndim + 1:  # a row and a matrix for each sample
+    if weight.ndim == rows.mantissa.ndim + 1:  # one row and one matrix per sample
         out = (rows.mantissa.unsqueeze(1) @ weight.mT).squeeze(1)
     else:
         out = rows.mantissa @ weight.mT
@@ -256,13 +256,13 @@ def apply_linear_to_common(
     bias: Float[Tensor, "outputs"] | None,
     size: Float[Tensor, "*#batch"],
 ) -> ScaledTensor:
-    """A row common to all tokens after a linear map."""
+    """Apply a linear map to a row common to all tokens."""
     out = map_rows(common, weight, size)
     if bias is None:
         return out
     added = same_for_all(bias, out)
     summed = scaled_sum(out, added)
-    # A bias far smaller than the row is gone: nothing that hangs on it can be trusted.
+    # A bias far smaller than the row is lost: results that depend on it cannot be trusted.
     absorbed = threshold(added.log, -math.inf, math.inf) < summed.log - _SIXTEEN_DIGITS
     assert isinstance(summed.lost, Tensor)
     lost = summed.lost.masked_fill(absorbed, math.inf)
@@ -270,6 +270,6 @@ def apply_linear_to_common(
 
 
 def same_for_all(row: Float[Tensor, "feature"], like: ScaledTensor) -> ScaledTensor:
-    """One row for every sample."""
+    """Repeat one row for every sample."""
     one = rescale(row.unsqueeze(0))
     return unchecked(one.mantissa.expand_as(like.mantissa), one.log.expand_as(like.log), 0.0)

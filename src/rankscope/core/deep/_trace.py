@@ -81,7 +81,7 @@ def deep_trace(
     beyond = read.beyond[1:].any(1)
     if bool(beyond.any()):
         layer = 1 + int(beyond.to(torch.uint8).argmax())
-        notes["beyond"] = f"from layer {layer} on the logarithm itself is below −1.8e308"
+        notes["beyond"] = f"from layer {layer} on the logarithm is below −1.8e308"
     doubts = first_layers_in_doubt(network, x.detach(), start, measurement, read, beside)
     columns = _columns(read.clean / _LOG_10, doubts)
     if "doubt" in columns:
@@ -97,33 +97,33 @@ def _run(
     on_step: Callable[[float], None] | None,
     on_state: Callable[[SplitState], None] | None,
 ) -> tuple[Read, Beside | None]:
-    """Every layer's logarithms, and what speaks against them; nothing waits for the numbers."""
+    """Run all layers; return their logarithms and records without GPU synchronisation."""
     count, together, noted = len(start.mantissa), start, Notes()
-    found = measurement.logarithms(start)
-    noted.add(start, found)
+    logarithms = measurement.logarithms(start)
+    noted.add(start, logarithms)
     if on_state is not None:
         on_state(start)
-    beside = step_away(network, start, found)
+    beside = step_away(network, start, logarithms)
     if beside is not None:
         together, measurement = start.join(beside.state), measurement.with_one_more(beside.of)
     for layer, state in later_states(network, together):
-        own = state if beside is None else state.first(count)
-        noted.add(own, measurement.logarithms(state))
+        samples = state if beside is None else state.first(count)
+        noted.add(samples, measurement.logarithms(state))
         if on_step is not None:
             on_step(layer / network.spec.layers)
         if on_state is not None:
-            on_state(own)
+            on_state(samples)
     return noted.read(), beside
 
 
 @checked
 def describe_doubts(columns: Columns) -> str:
-    """Which samples of a trace are in doubt from which layer on, in a clause; empty if none is."""
+    """The samples of a trace that are in doubt, and from which layer on; empty if none is."""
     if not {"sample", "layer"} <= set(columns):
-        raise InputError("columns of a trace are sample and layer, and doubt where there is any.")
-    found = zip(columns["sample"], columns["layer"], columns.get("doubt", ()), strict=False)
+        raise InputError("expected columns sample, layer and, if any figure is in doubt, doubt.")
+    rows = zip(columns["sample"], columns["layer"], columns.get("doubt", ()), strict=False)
     first: dict[int, int] = {}
-    for sample, layer, doubt in found:
+    for sample, layer, doubt in rows:
         if doubt:
             first[sample] = min(layer, first.get(sample, layer))
     if not first:
@@ -135,16 +135,16 @@ def describe_doubts(columns: Columns) -> str:
     start, end = min(first.values()), max(first.values())
     where = f"layer {start}" if start == end else f"layers {start} to {end}"
     return (
-        f"from {where} on the residuals of {whose} are in doubt: what tells the tokens apart there "
-        "is less than the rounding of float64, and another rounding gives other figures"
+        f"from {where} on the residuals of {whose} are in doubt: the differences between tokens "
+        "are smaller than the rounding errors of float64"
     )
 
 
 def _metrics(clean: Float[Tensor, "layer 2 batch"]) -> Iterator[tuple[int, str, PerSample]]:
-    """Layer by layer, what follows from the two logarithms to base ten."""
+    """The metrics of each layer that follow from the two base-10 logarithms."""
     for layer, (log, whole) in enumerate(clean):
         yield layer, "log10_residual", log
-        # As everywhere, zero divided by zero is zero.
+        # As everywhere, 0 / 0 is 0.
         yield layer, "log10_relative_residual", torch.where(log.isneginf(), log, log - whole)
         if layer:
             before = clean[layer - 1, 0]
@@ -154,14 +154,14 @@ def _metrics(clean: Float[Tensor, "layer 2 batch"]) -> Iterator[tuple[int, str, 
 
 
 def _less(after: PerSample, before: PerSample) -> PerSample:
-    """A difference of logarithms; where both are minus infinity there is nothing to compare."""
+    """A difference of logarithms; NaN where both are minus infinity."""
     return torch.where(
         before.isneginf(), torch.where(after.isneginf(), math.nan, math.inf), after - before
     )
 
 
 def _columns(clean: Float[Tensor, "layer 2 batch"], first: PerSample) -> Columns:
-    """The long table; where anything is in doubt, with a column that says for each number if so."""
+    """The long table; if any figure is in doubt, with a column ``doubt``."""
     columns: Columns = {"layer": [], "sample": [], "metric": [], "value": []}
     doubts: list[object] = []
     for layer, metric, values in _metrics(clean):

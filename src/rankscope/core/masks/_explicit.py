@@ -1,4 +1,4 @@
-"""Any graph as a mask: from a boolean matrix or a list of edges, for one length, or at random."""
+"""Any graph as a mask: from a boolean matrix or a list of edges of one length, or at random."""
 
 import hashlib
 from collections.abc import Iterable
@@ -29,9 +29,9 @@ from rankscope.streams import stream_seed
 @checked
 @dataclass(frozen=True, repr=False)
 class Explicit(LengthMask):
-    """Any mask, for sequences of one length, as a boolean matrix: ``Explicit.of(matrix)``.
+    """Any mask for sequences of one length, as a boolean matrix: ``Explicit.of(matrix)``.
 
-    In a batch of sequences whose longest has that length, shorter ones take the upper left corner.
+    In a batch whose longest sequence has that length, shorter ones use the upper left corner.
     """
 
     tokens: int
@@ -60,14 +60,14 @@ class Explicit(LengthMask):
         return matrix.to(query.device)[query.clamp(min=0), key.clamp(min=0)]
 
     def codes(self, tokens: int) -> Codes:
-        """All bits at once: taking them apart row by row would unpack all of them each time."""
+        """All edges at once; row by row, all bits would be unpacked for each row."""
         _refuse_length(self.tokens, tokens)
         flat = self._unpacked()
         self.refuse_many(int(np.count_nonzero(flat)), tokens)
         return np.flatnonzero(flat)
 
     def __repr__(self) -> str:
-        """Short, and different for different matrices: digests of specs are made of it."""
+        """Short, and different for different matrices, since digests of specs use it."""
         return f"Explicit({self.tokens} tokens, {_fingerprint(self.bits)})"
 
     def __str__(self) -> str:
@@ -77,7 +77,7 @@ class Explicit(LengthMask):
 @checked
 @dataclass(frozen=True, repr=False)
 class EdgeList(LengthMask):
-    """Any mask, for sequences of one length, by its edges alone: ``from_edges(tokens, edges)``."""
+    """Any mask for sequences of one length, as a list of edges: ``from_edges(tokens, edges)``."""
 
     tokens: int
     packed: bytes
@@ -106,7 +106,7 @@ class EdgeList(LengthMask):
         return np.frombuffer(self.packed, dtype=np.int64).copy()
 
     def __repr__(self) -> str:
-        """Short, and different for different edges: digests of specs are made of it."""
+        """Short, and different for different edges, since digests of specs use it."""
         edges = len(self.packed) // 8
         return f"EdgeList({self.tokens} tokens, {edges} edges, {_fingerprint(self.packed)})"
 
@@ -117,9 +117,9 @@ class EdgeList(LengthMask):
 @checked
 @dataclass(frozen=True)
 class Random(LengthMask):
-    """Every token attends to ``count`` different tokens, drawn evenly from all of them.
+    """Every token attends to ``count`` different tokens, drawn uniformly.
 
-    The draw depends on the seed and the number of tokens alone. A token need not draw itself:
+    The draw depends only on the seed and the number of tokens. A token need not draw itself:
     ``Random(2) | window(0)`` adds the self-loops.
     """
 
@@ -131,10 +131,11 @@ class Random(LengthMask):
         whole("Random seed", self.seed, least=0, error=SpecError)
 
     def keys(self, tokens: int) -> Codes:
-        """The keys each query draws, shape (query, draw); all tokens if there are no more.
+        """The keys of each query, shape (query, draw); all tokens if there are no more.
 
-        Floyd's way to draw a subset: the k-th draw is from the first k, and k itself if taken.
-        The raw numbers of PCG64 are the same in every version of NumPy; its distributions are not.
+        Floyd's algorithm for a random subset: the k-th draw is from the first k, and k itself if
+        taken. The raw numbers of PCG64 are the same in every version of NumPy; its distributions
+        are not.
         """
         count = min(self.count, tokens)
         if count == tokens:
@@ -191,7 +192,7 @@ def from_edges(tokens: int, edges: Iterable[tuple[int, int]] | Tensor) -> EdgeLi
     outside = (pairs < 0) | (pairs >= tokens)
     if outside.any():
         bad = tuple(pairs[outside.any(-1)][0].tolist())
-        raise SpecError(f"edge {bad} leaves the graph; its tokens are 0 to {tokens - 1}.")
+        raise SpecError(f"edge {bad} is out of range; tokens are 0 to {tokens - 1}.")
     packed = np.unique(pairs[:, 1] * tokens + pairs[:, 0])
     mask = EdgeList(tokens, packed.tobytes())
     sees = torch.zeros(tokens, dtype=torch.bool)
@@ -201,7 +202,7 @@ def from_edges(tokens: int, edges: Iterable[tuple[int, int]] | Tensor) -> EdgeLi
 
 
 def check_matrix(matrix: Tensor) -> Bool[Tensor, "query key"]:
-    """A boolean, square matrix in which every query has a key, or an error."""
+    """Check that a matrix is boolean and square and that every query has a key."""
     if not isinstance(matrix, Tensor) or matrix.dtype != torch.bool:
         got = f"dtype {matrix.dtype}" if isinstance(matrix, Tensor) else type(matrix).__name__
         raise KindError(
@@ -221,7 +222,7 @@ def _pairs(edges: Iterable[tuple[int, int]] | Tensor) -> Codes:
     try:
         listed = edges.cpu().numpy() if isinstance(edges, Tensor) else np.asarray(list(edges))
     except (TypeError, ValueError, RuntimeError):
-        raise KindError("edges are no list of pairs; write [(key, query), …].") from None
+        raise KindError("edges are not a list of pairs; expected [(key, query), …].") from None
     if listed.ndim != 2 or listed.shape[1] != 2:
         raise ShapeError(
             f"edges have shape {listed.shape}, expected (edge, 2): [(key, query), …], at least one."
@@ -235,5 +236,5 @@ def _refuse_length(made_for: int, tokens: int) -> None:
     if tokens != made_for:
         raise ShapeError(
             f"the mask is for {made_for} tokens, the sequence has {tokens}; "
-            "cut the sequence or make the mask for its length."
+            "use a mask of the sequence length."
         )

@@ -1,8 +1,8 @@
-"""What a mask is: who may attend to whom, as a function of positions; and masks put together.
+"""Masks: which keys each query may attend to, as a function of positions; unions, intersections.
 
-A mask is asked with positions, not with tensor indices, and positions count real tokens only. So a
-sequence is masked in the same way whatever padding surrounds it. Edges are listed as sorted numbers
-``query · tokens + key``, made from a mask's structure and merged, never from a dense matrix.
+A mask is evaluated at positions, not tensor indices, and positions count only real tokens. So
+padding does not change how a sequence is masked. Edges are listed as sorted numbers ``query ·
+tokens + key``, built from the structure of a mask and merged, never from a dense matrix.
 """
 
 from abc import ABC, abstractmethod
@@ -31,7 +31,7 @@ MOST_EDGES = 2**26
 MOST_PAIRS = 2**32
 """More pairs than this are not held in a dense matrix: four gigabytes of them."""
 _PAIRS_AT_ONCE = 2**22
-"""Pairs asked about at a time where a mask has no structure: 32 MiB of positions."""
+"""Pairs evaluated at a time if a mask has no structure: 32 MiB of positions."""
 
 
 class Edges(NamedTuple):
@@ -49,7 +49,7 @@ class Spans(NamedTuple):
 
 
 def _broadcasting(allows: Callable[..., Tensor]) -> Callable[..., Tensor]:
-    """The same, for whole numbers whose shapes go together."""
+    """Check that positions are whole numbers with shapes that broadcast."""
 
     @wraps(allows)
     def checked_allows(self: "Mask", *given: Tensor, **named: Tensor) -> Tensor:
@@ -58,7 +58,7 @@ def _broadcasting(allows: Callable[..., Tensor]) -> Callable[..., Tensor]:
             torch.broadcast_shapes(*shapes)
         except RuntimeError:
             listed = " and ".join(map(str, shapes))
-            raise ShapeError(f"positions of shapes {listed} do not go together.") from None
+            raise ShapeError(f"positions of shapes {listed} cannot be broadcast.") from None
         return allows(self, *given, **named)
 
     return checked(checked_allows)
@@ -68,8 +68,7 @@ def _broadcasting(allows: Callable[..., Tensor]) -> Callable[..., Tensor]:
 class Mask(ABC):
     """Which keys each query may attend to; frozen, hashable, independent of any network.
 
-    A mask of one's own needs ``allows`` alone. ``a | b`` allows what either allows, ``a & b`` what
-    both do.
+    A user's mask needs only ``allows``. ``a | b`` is the union, ``a & b`` the intersection.
     """
 
     def __init_subclass__(cls) -> None:
@@ -81,19 +80,19 @@ class Mask(ABC):
     def allows(self, query: Positions, key: Positions) -> Allowed:
         """True where the token at position ``query`` may attend to the one at ``key``.
 
-        The last two axes are query and key, what comes before them are sequences. Padding on the
-        left has position -1; the caller drops its rows and columns, whatever they hold.
+        The last two axes are query and key, the axes before them are sequences. Padding on the left
+        has position -1; the caller ignores its rows and columns.
         """
 
     def allows_in(self, query: Positions, key: Positions, tokens: Positions) -> Allowed:
-        """The same in sequences of ``tokens`` tokens, for masks that depend on the length."""
+        """``allows`` in sequences of ``tokens`` tokens, for masks that depend on the length."""
         del tokens
         return self.allows(query, key)
 
     def spans(self, tokens: int) -> Spans | None:
-        """The keys of each query as one interval that holds the query itself; None if they are not.
+        """The keys of each query as one interval that contains the query; None if they are not.
 
-        Where there are spans, nothing needs a list of edges.
+        If there are spans, no list of edges is needed.
         """
         del tokens
         return None
@@ -132,7 +131,7 @@ class Mask(ABC):
         return "\n".join(" ".join("■" if allowed else "·" for allowed in row) for row in rows)
 
     def _repr_html_(self) -> str:
-        """A picture of 16 tokens, or of the first 32 at most of the length a mask is for."""
+        """A picture of 16 tokens, or of at most 32 tokens if the mask is for a fixed length."""
         from rankscope.show.display import card, grid, paragraph
 
         made_for = getattr(self, "tokens", None)
@@ -148,12 +147,12 @@ class Mask(ABC):
         return card(cut(f"{self} mask"), paragraph(words), grid(rows, cut(label)))
 
     def most_edges(self, tokens: int) -> int:
-        """No fewer than the edges there are; what ``edges`` goes by before it lists any."""
+        """An upper bound on the number of edges, checked before they are listed."""
         spans = self.spans(tokens)
         return tokens**2 if spans is None else int((spans.last - spans.first + 1).sum())
 
     def codes(self, tokens: int) -> Codes:
-        """The edges as sorted numbers ``query · tokens + key``, which is how they are merged."""
+        """The edges as sorted numbers ``query · tokens + key``, which can be merged."""
         spans = self.spans(tokens)
         if spans is not None:
             self.refuse_many(self.most_edges(tokens), tokens)
@@ -171,12 +170,12 @@ class Mask(ABC):
         return np.concatenate(listed)
 
     def refuse_many(self, edges: int, tokens: int) -> None:
-        """Raise before a list of edges fills the memory."""
+        """Raise before a list of edges exceeds memory."""
         if edges > MOST_EDGES:
             raise InputError(
-                f"the mask {self} of {tokens} tokens has {short(float(edges))} edges or more, of "
-                f"which at most {short(float(MOST_EDGES))} are listed; ask for fewer tokens or a "
-                "sparser mask."
+                f"the mask {self} of {tokens} tokens has {short(float(edges))} edges or more; at "
+                f"most {short(float(MOST_EDGES))} can be listed. Use fewer tokens or a sparser "
+                "mask."
             )
 
     def __or__(self, other: object) -> "Mask":
@@ -188,7 +187,7 @@ class Mask(ABC):
 
 @checked
 class LengthMask(Mask):
-    """A mask that depends on how many tokens there are: it defines ``allows_in``."""
+    """A mask that depends on the sequence length: it defines ``allows_in``."""
 
     def allows(self, query: Positions, key: Positions) -> Allowed:
         return self.allows_in(query, key, lengths(query, key))
@@ -199,7 +198,7 @@ class LengthMask(Mask):
 
 @checked
 class AnyOf(LengthMask):
-    """What any of some ``masks`` allows: a union, named or not."""
+    """The union of some ``masks``, named or not."""
 
     @abstractmethod
     def masks(self) -> tuple[Mask, ...]: ...
@@ -208,7 +207,7 @@ class AnyOf(LengthMask):
         return reduce(torch.logical_or, (m.allows_in(query, key, tokens) for m in self.masks()))
 
     def spans(self, tokens: int) -> Spans | None:
-        """Intervals that share a token (the query) join to one."""
+        """Intervals that share a token (the query) are joined."""
         ends = _all_spans(self.masks(), tokens)
         return None if ends is None else Spans(ends[0].amin(0), ends[1].amax(0))
 
@@ -224,7 +223,7 @@ class AnyOf(LengthMask):
 @checked
 @dataclass(frozen=True)
 class Union(AnyOf):
-    """What any of its parts allows; written ``a | b``."""
+    """The union of its parts; written ``a | b``."""
 
     parts: tuple[Mask, ...]
 
@@ -238,7 +237,7 @@ class Union(AnyOf):
 @checked
 @dataclass(frozen=True)
 class Intersection(LengthMask):
-    """What all of its parts allow; written ``a & b``."""
+    """The intersection of its parts; written ``a & b``."""
 
     parts: tuple[Mask, ...]
 
@@ -253,7 +252,7 @@ class Intersection(LengthMask):
         return min(part.most_edges(tokens) for part in self.parts)
 
     def codes(self, tokens: int) -> Codes:
-        """The edges of the sparsest part, less those that another part forbids."""
+        """The edges of the sparsest part without those that another part forbids."""
         if self.spans(tokens) is not None:
             return super().codes(tokens)
         sparsest = min(self.parts, key=lambda part: part.most_edges(tokens))
@@ -268,7 +267,7 @@ class Intersection(LengthMask):
 
 @checked
 def union(*masks: Mask) -> Mask:
-    """What any of the masks allows; the order and repetitions make no difference.
+    """The union of masks; order and repetitions make no difference.
 
     >>> from rankscope.core.masks import Causal, Window, union
     >>> str(union(Causal(), Window(before=0, after=1)))
@@ -280,7 +279,7 @@ def union(*masks: Mask) -> Mask:
 
 @checked
 def intersection(*masks: Mask) -> Mask:
-    """What all of the masks allow; the order and repetitions make no difference."""
+    """The intersection of masks; order and repetitions make no difference."""
     parts = _parts(Intersection, masks)
     return parts[0] if len(parts) == 1 else Intersection(parts)
 
@@ -288,7 +287,7 @@ def intersection(*masks: Mask) -> Mask:
 def _parts(kind: type[Union] | type[Intersection], masks: Iterable[Mask]) -> tuple[Mask, ...]:
     flat = [part for mask in masks for part in (mask.parts if isinstance(mask, kind) else (mask,))]
     if not flat:
-        raise SpecError("there is no mask to put together; give one or more.")
+        raise SpecError("no masks were given; expected at least one.")
     return tuple(sorted(dict.fromkeys(flat), key=lambda part: (str(part), repr(part))))
 
 
@@ -309,13 +308,13 @@ def merge_codes(parts: Sequence[Codes]) -> Codes:
 
 
 def lengths(query: Positions, key: Positions) -> Positions:
-    """Real tokens of each sequence, read off the largest position that is asked about."""
+    """The number of real tokens of each sequence, from the largest position."""
     last = [at.amax(tuple(range(at.ndim))[-2:], keepdim=True) for at in (query, key)]
     return torch.maximum(*last) + 1
 
 
 def count(name: str, value: object, *, least: int) -> int:
-    """A whole number that positions can be counted with, or an error that names it."""
+    """Check that a number is a valid count of positions."""
     return whole(name, value, least=least, most=2**31 - 1, error=SpecError)
 
 
@@ -336,9 +335,9 @@ def dense(tokens: object, sequences: int = 1) -> int:
 
 
 def refuse_blind(sees: Bool[Tensor, "query"], name: str) -> None:
-    """Raise where a token attends to nothing: its attention weights would be 0/0."""
+    """Raise if a token has no key: its attention weights would be 0/0."""
     if not bool(sees.all()):
         raise SpecError(
-            f"under the mask {name} token {int((~sees).nonzero()[0])} may attend to nothing; "
-            "give every token at least one key (usually itself)."
+            f"under the mask {name} token {int((~sees).nonzero()[0])} has no key to attend to; "
+            "every token needs at least one key (usually itself)."
         )

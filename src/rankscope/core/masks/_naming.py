@@ -1,4 +1,4 @@
-"""Masks by name, as the command line writes them: ``"window:8 | star:1"``."""
+"""Masks by name, as on the command line: ``"window:8 | star:1"``."""
 
 from collections.abc import Callable
 from functools import partial
@@ -17,7 +17,7 @@ from rankscope.errors import SpecError
 class _Name(NamedTuple):
     """How a mask is made from the numbers after its name, how many, and what they mean.
 
-    The last number of a mask that is ``drawn`` is a seed, which may be left out.
+    The last number of a ``drawn`` mask is a seed, which may be omitted.
     """
 
     make: Callable[..., Mask]
@@ -78,13 +78,13 @@ def as_mask(mask: "str | Mask | Tensor", *, seed: int = 0) -> Mask:
 
 
 def _read_name(written: str, text: str, seed: int) -> Mask:
-    """One name of the whole ``text``, which errors show."""
+    """Parse one name; errors show the whole ``text``."""
     name, *numbers = written.split(":")
     if name not in NAMES:
         where = "" if written == text else f": {written!r}"
         known = ", ".join(each.usage.split(" ")[0] for each in NAMES.values())
         raise SpecError(
-            f"mask={text!r}{where} is unknown; expected {known}, several of them joined by | or &, "
+            f"mask={text!r}{where} is unknown; expected {known}, a combination with | or &, "
             "a Mask such as Window(before=2, after=2), or a boolean (query, key) matrix."
         )
     form = NAMES[name]

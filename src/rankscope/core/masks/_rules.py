@@ -1,4 +1,4 @@
-"""Masks by a rule: one interval around each token, few tokens near and far, and named unions."""
+"""Masks by a rule: intervals around each token, sparse patterns, and named unions."""
 
 from abc import abstractmethod
 from dataclasses import dataclass
@@ -53,7 +53,7 @@ class Full(_Interval):
 @checked
 @dataclass(frozen=True)
 class Causal(_Interval):
-    """Every token attends to itself and to what came before."""
+    """Every token attends to itself and to earlier tokens."""
 
     def _ends(self, query: Positions) -> tuple[Positions, Positions]:
         return torch.full_like(query, -1), query
@@ -102,7 +102,7 @@ class BlockLocal(_Interval):
 @checked
 @dataclass(frozen=True)
 class Prefix(_Interval):
-    """Prefix language model: the first ``length`` tokens are seen by all, the rest is causal."""
+    """Prefix language model: all tokens see the first ``length`` tokens, the rest is causal."""
 
     length: int
 
@@ -137,7 +137,7 @@ def causal_window(reach: int) -> Window:
 
 @checked
 class OffsetMask(Mask):
-    """A mask that depends on ``key − query`` alone: it defines ``allows_offset``."""
+    """A mask that depends only on ``key − query``: it defines ``allows_offset``."""
 
     @abstractmethod
     def allows_offset(self, offset: Positions) -> Allowed:
@@ -265,7 +265,7 @@ class Star(Mask):
         places = {count("Star hub", place, least=0) for place in self.hubs}
         if not places:
             raise SpecError("Star's hubs are (); name one or more positions.")
-        # One spelling for each star, so that equal ones are equal.
+        # One form for each star, so that equal stars compare equal.
         is_start = places == set(range(len(places)))
         object.__setattr__(self, "hubs", len(places) if is_start else tuple(sorted(places)))
 

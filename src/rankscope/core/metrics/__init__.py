@@ -1,4 +1,4 @@
-"""Numbers that say how alike the tokens are: functions of tensors, padding-aware."""
+"""Metrics of hidden states and attention: functions of tensors that handle padding."""
 
 from rankscope.core.metrics._attention import (
     attention_entropy,

@@ -1,8 +1,8 @@
-"""What attention does to tokens: functions of ``(..., head, query, key)`` tensors, or of scores.
+"""Attention metrics: functions of ``(..., head, query, key)`` tensors, or of scores.
 
-Each takes the softmaxed matrices and, where there is padding, the ``(..., token)`` mask they were
-computed with, and answers per head, shape ``(..., head)``. Or it takes ``AttentionScores``, which
-have a token mask of their own, and holds no matrix unless it says so.
+Each takes the matrices after the softmax and, if there is padding, the ``(..., token)`` mask used
+to compute them, and returns one value per head, shape ``(..., head)``. Alternatively it takes
+``AttentionScores``, which hold their token mask; then no matrix is materialised unless stated.
 """
 
 import torch
@@ -50,8 +50,8 @@ def dobrushin(attention: Attention, *, token_mask: Tensor | None = None) -> PerH
     >>> dobrushin(torch.tensor([[[1.0, 0.0], [0.5, 0.5]]]))
     tensor([0.5000])
 
-    0 when all rows agree, so that one layer makes all tokens alike; 1 when two rows share no key.
-    Of scores too, it needs the matrices; ``dobrushin_bounds`` do not.
+    0 if all rows agree, so that one layer makes all tokens equal; 1 if two rows share no key. It
+    materialises the matrices, also for scores; ``dobrushin_bounds`` does not.
     """
     if isinstance(attention, AttentionScores):
         refuse_long(_own_mask(attention, token_mask), "dobrushin", "dobrushin_bounds")
@@ -69,12 +69,12 @@ def dobrushin(attention: Attention, *, token_mask: Tensor | None = None) -> PerH
 
 @checked
 def second_singular_value(attention: Attention, *, token_mask: Tensor | None = None) -> PerHead:
-    """``σ₂(P)``: what one application leaves of the differences at most; 0 for a single token.
+    """``σ₂(P)``: the largest factor on differences between tokens; 0 for a single token.
 
     >>> second_singular_value(torch.eye(2).unsqueeze(0))
     tensor([1.])
 
-    Of scores too, it needs the matrices; ``second_singular_bounds`` do not.
+    It materialises the matrices, also for scores; ``second_singular_bounds`` does not.
     """
     if isinstance(attention, AttentionScores):
         refuse_long(_own_mask(attention, token_mask), "σ₂", "second_singular_bounds")
@@ -85,13 +85,13 @@ def second_singular_value(attention: Attention, *, token_mask: Tensor | None = N
 
 @checked
 def high_pass_ratio(attention: Attention, *, token_mask: Tensor | None = None) -> PerHead:
-    """``‖P − 11ᵀP/n‖_F / ‖11ᵀP/n‖_F``: how far the queries disagree about where to look.
+    """``‖P − 11ᵀP/n‖_F / ‖11ᵀP/n‖_F``: how much the attention of queries differs.
 
     >>> high_pass_ratio(torch.eye(2).unsqueeze(0))
     tensor([1.0000])
 
-    The second factor is what all queries have in common (the DC part), the first what they do not
-    (the high-pass part); 0 when all rows agree, ``√(n−1)`` for the identity.
+    The denominator is the common part of all queries (DC), the numerator the rest (high-pass); 0
+    if all rows agree, ``√(n−1)`` for the identity.
     """
     if isinstance(attention, AttentionScores):
         return high_pass(_own_mask(attention, token_mask))
@@ -126,7 +126,7 @@ def largest_weight(attention: Attention, *, token_mask: Tensor | None = None) ->
     >>> largest_weight(torch.tensor([[[1.0, 0.0], [0.5, 0.5]]]))
     tensor([0.7500])
 
-    1 when every query looks at one key. What a learned sink takes is no key's.
+    1 if every query attends to one key. The weight on a learned sink does not count.
     """
     scores, shape = _scores(attention, token_mask)
     return scores.summary.largest.view(shape)
@@ -153,15 +153,14 @@ def sink_mass(
 
 @checked
 def score_gamma(attention: Attention, *, token_mask: Tensor | None = None) -> PerHead:
-    """``γ = √(Σ_i D_i / max_i D_i)``, D_i the range of query i's scores less what all share.
+    """``γ = √(Σ_i D_i / max_i D_i)``, D_i the range of query i's scores minus the mean query's.
 
     >>> score_gamma(torch.tensor([[[0.5, 0.5], [0.2, 0.8]]]))
     tensor([1.4142])
 
     From 1 (one query stands out) to ``√n`` (all differ alike); Dong et al. 2021, docs/theory.md,
-    section 4. What all share is the score of the mean query, the center being the mean token. Of a
-    query that sees not every key, the range is over the keys it sees; that takes the scores, since
-    a matrix with zeros does not tell what they were.
+    section 4. The mean query is that of the mean token. The range is over the visible keys; with
+    hidden keys the scores are needed, since a zero weight does not determine its score.
     """
     scores, shape = _scores(attention, token_mask)
     if scores.is_matrix:
@@ -170,16 +169,15 @@ def score_gamma(attention: Attention, *, token_mask: Tensor | None = None) -> Pe
             zero = zero & scores.token_mask[:, None, None, :]
         if bool(zero.any()):
             raise InputError(
-                "score_gamma of a matrix with zeros (from a mask, from sparse weights, or rounded) "
-                "is not defined; give AttentionScores made of queries and keys, or leave "
-                "score_gamma out."
+                "score_gamma is undefined for a matrix with zeros (from a mask, sparse weights or "
+                "rounding); pass AttentionScores of queries and keys, or omit score_gamma."
             )
     return scores.sound(gamma(log_score_ranges(scores))).view(shape)
 
 
 @checked
 def dobrushin_bounds(attention: Attention, *, token_mask: Tensor | None = None) -> Bracket:
-    """What Dobrushin's coefficient ``τ(P)`` is at least and at most, without comparing all pairs.
+    """Lower and upper bounds on Dobrushin's ``τ(P)`` without comparing all pairs.
 
     >>> dobrushin_bounds(torch.tensor([[[1.0, 0.0], [0.5, 0.5]]]))
     Bracket(lower=tensor([0.5000]), upper=tensor([0.5000]))
@@ -194,13 +192,13 @@ def dobrushin_bounds(attention: Attention, *, token_mask: Tensor | None = None) 
 
 @checked
 def dobrushin_lower(attention: Attention, *, token_mask: Tensor | None = None) -> PerHead:
-    """The lower of ``dobrushin_bounds``."""
+    """The lower bound of ``dobrushin_bounds``."""
     return dobrushin_bounds(attention, token_mask=token_mask).lower
 
 
 @checked
 def dobrushin_upper(attention: Attention, *, token_mask: Tensor | None = None) -> PerHead:
-    """The upper of ``dobrushin_bounds``."""
+    """The upper bound of ``dobrushin_bounds``."""
     return dobrushin_bounds(attention, token_mask=token_mask).upper
 
 
@@ -208,14 +206,14 @@ def dobrushin_upper(attention: Attention, *, token_mask: Tensor | None = None) -
 def second_singular_bounds(
     attention: Attention, *, seed: Seed = 0, token_mask: Tensor | None = None
 ) -> Bracket:
-    """What ``σ₂(P)`` is at least and at most, by powers of PᵀP on eight seeded vectors.
+    """Lower and upper bounds on ``σ₂(P)``, from powers of PᵀP applied to eight seeded vectors.
 
     >>> bounds = second_singular_bounds(torch.eye(3).unsqueeze(0))
     >>> bounds.lower.round(decimals=3), bounds.upper.round(decimals=3)
     (tensor([1.]), tensor([1.]))
 
-    Both hold up to rounding for any vectors. The lower one converges to σ₂; the upper one is as far
-    away as the singular values beyond the eighth, squared and added up, leave it.
+    Both hold up to rounding for any vectors. The lower bound converges to σ₂; the gap to the upper
+    bound depends on the sum of squares of the singular values after the eighth.
     """
     scores, shape = _scores(attention, token_mask)
     bounds = scores.once(f"singular values {seed}", lambda: singular_bracket(scores, seed))
@@ -224,13 +222,13 @@ def second_singular_bounds(
 
 @checked
 def second_singular_lower(attention: Attention, *, token_mask: Tensor | None = None) -> PerHead:
-    """The lower of ``second_singular_bounds``, with seed 0."""
+    """The lower bound of ``second_singular_bounds``, with seed 0."""
     return second_singular_bounds(attention, token_mask=token_mask).lower
 
 
 @checked
 def second_singular_upper(attention: Attention, *, token_mask: Tensor | None = None) -> PerHead:
-    """The upper of ``second_singular_bounds``, with seed 0."""
+    """The upper bound of ``second_singular_bounds``, with seed 0."""
     return second_singular_bounds(attention, token_mask=token_mask).upper
 
 
@@ -244,7 +242,7 @@ def gamma(log_differences: Tensor) -> PerHead:
 def _scores(
     attention: Attention, token_mask: Tensor | None
 ) -> tuple[AttentionScores, tuple[int, ...]]:
-    """Scores of matrices too, and the shape of the answer."""
+    """The attention as scores, and the shape of the result."""
     if isinstance(attention, AttentionScores):
         return _own_mask(attention, token_mask), attention.shape[:2]
     p, token_mask = stochastic(attention, token_mask)
@@ -255,10 +253,10 @@ def _scores(
 
 
 def _own_mask(attention: AttentionScores, token_mask: Tensor | None) -> AttentionScores:
-    """The scores as they are; a token mask beside their own is refused."""
+    """The scores unchanged; raises if a token mask is given in addition to theirs."""
     if token_mask is not None:
         raise InputError(
-            "AttentionScores have a token mask of their own; give it there: "
+            "AttentionScores hold their token mask; set it there: "
             "dataclasses.replace(scores, token_mask=...)."
         )
     return attention

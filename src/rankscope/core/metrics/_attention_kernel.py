@@ -164,5 +164,5 @@ def _kernel(
     tl.store(there + 3 * o_f, on_first / whole, mask=inside)
     tl.store(there + 4 * o_f, sink / whole, mask=inside)
     tl.store(there + 5 * o_f, astray / whole, mask=inside)
-    found = tl.where(blind, 0, 1).to(tl.uint8)
-    tl.store(sees + tl.program_id(0).to(tl.int64) * queries + rows, found, mask=inside)
+    visible = tl.where(blind, 0, 1).to(tl.uint8)
+    tl.store(sees + tl.program_id(0).to(tl.int64) * queries + rows, visible, mask=inside)

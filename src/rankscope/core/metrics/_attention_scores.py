@@ -1,9 +1,9 @@
-"""One layer's attention without its matrix: queries, keys, and what else the weights are made of.
+"""The attention of one layer without its matrix: queries, keys, biases and masks.
 
-The weights are softmax over keys of ``cap(scale · qᵢ·kⱼ) + biasᵢⱼ``, minus infinity where i may not
-look. They are made for some queries at a time, so that memory grows with the number of keys and not
-with its square, in float32 at least. What is found of each chunk goes into a tensor made before the
-first: small tensors kept between large ones leave holes that a CPU's memory grows around.
+The weights are the softmax over keys of ``cap(scale · qᵢ·kⱼ) + biasᵢⱼ``, minus infinity where j is
+hidden from i. They are computed for some queries at a time, so that memory grows linearly with the
+number of keys, in float32 at least. Results of each chunk go into a tensor allocated before the
+first: small tensors kept between large ones would fragment memory on a CPU.
 """
 
 import math
@@ -22,9 +22,9 @@ from rankscope.core.shapes import PerHead
 from rankscope.errors import InputError, KindError, ShapeError
 
 _CHUNK_BYTES = {"cpu": 16 << 20, "cuda": 256 << 20}
-"""How large the weights of one chunk may be: in cache on a CPU, enough to fill a GPU."""
+"""The largest size of the weights of one chunk: in cache on a CPU, enough to fill a GPU."""
 _MATRIX_BYTES = 2 << 30
-"""How large the matrices of a layer may be, where a figure cannot do without them."""
+"""The largest size of the matrices of a layer, for metrics that need them."""
 _MOST_STRAY = 2e-2
 """The weight that half precision may leave on padding; more, and the token mask is wrong."""
 Kept = TypeVar("Kept")
@@ -61,7 +61,7 @@ class AttentionSummary:
 @checked
 @dataclass(frozen=True, eq=False, repr=False, kw_only=True)
 class AttentionScores:
-    """Attention of one layer as what its weights are made of.
+    """The attention of one layer, given by queries, keys, biases and masks.
 
     >>> from rankscope.core.metrics import attention_entropy
     >>> q, k = torch.zeros(1, 2, 4, 8), torch.zeros(1, 1, 4, 8)
@@ -77,9 +77,9 @@ class AttentionScores:
     format holds, hides a key. ``causal`` hides later keys, ``window`` those at this distance or
     farther, and ``softcap`` bends scores to ``c·tanh(s/c)`` before the bias. ``sinks`` are one more
     logit for each head, which takes weight and has no value. ``token_mask``, ``(batch, key)``, says
-    which keys are real tokens: padding asks nothing, and a sample whose real queries give padding
-    more than 2 % of their weight has the wrong one, and NaN in every figure. A query that sees no
-    key counts as padding.
+    which keys are real tokens. Padding queries are ignored; if real queries give padding more than
+    2 % of their weight, the mask is wrong, and every metric of that sample is NaN. A query that
+    sees no key counts as padding.
     """
 
     query: Tensor
@@ -99,13 +99,13 @@ class AttentionScores:
         if not fits or 0 in (*q.shape[:3], *k.shape[:3]) or q.shape[1] % k.shape[1]:
             raise ShapeError(
                 f"query has shape {tuple(q.shape)} and key {tuple(k.shape)}, expected (batch, "
-                "head, query, width) and (batch, group, key, width) with a number of groups that "
-                "divides the number of heads, and nothing empty."
+                "head, query, width) and (batch, group, key, width) where the number of "
+                "groups divides the number of heads, and no axis is empty."
             )
         if q.shape[2] > k.shape[2]:
             raise ShapeError(
-                f"there are {q.shape[2]} queries for {k.shape[2]} keys; in self-attention every "
-                "query is one of the keys."
+                f"got {q.shape[2]} queries for {k.shape[2]} keys; self-attention has at most as "
+                "many queries as keys."
             )
         shape = self.shape
         for name in ("query", "key", "bias", "sinks"):
@@ -115,7 +115,7 @@ class AttentionScores:
                     f"{name} is {part.dtype}, expected real numbers of 16 bits or more; cast them: "
                     f"{name}.float()."
                 )
-            # Figures keep no graph alive.
+            # Metrics keep no autograd graph.
             object.__setattr__(self, name, None if part is None else part.detach())
         wholes = {"bias": shape, "mask": shape, "token_mask": (shape[0], shape[3])}
         for name, whole in wholes.items():
@@ -128,7 +128,7 @@ class AttentionScores:
             fits = part.ndim == len(whole) and all(have in (1, want) for have, want in axes)
             if not fits or (name == "token_mask" and part.shape[1] != shape[3]):
                 raise ShapeError(
-                    f"{name} has shape {tuple(part.shape)}, which does not go with {whole}."
+                    f"{name} has shape {tuple(part.shape)}, which does not broadcast to {whole}."
                 )
         if self.sinks is not None and self.sinks.shape != shape[1:2]:
             raise ShapeError(
@@ -143,7 +143,7 @@ class AttentionScores:
 
     @cached_property
     def summary(self) -> AttentionSummary:
-        """What one pass over the weights tells, computed once for all figures that read it."""
+        """The metrics of one pass over the weights, computed once."""
         if fused_here(self):
             kernel = import_module("rankscope.core.metrics._attention_kernel")
             rows, sees = kernel.row_figures(self)
@@ -160,7 +160,7 @@ class AttentionScores:
         return {}
 
     def once(self, name: str, compute: Callable[[], Kept]) -> Kept:
-        """A figure that takes passes of its own, computed when it is asked for first."""
+        """A metric that needs further passes, computed on first use."""
         if name not in self._kept:
             self._kept[name] = compute()
         kept: Kept = self._kept[name]
@@ -168,7 +168,7 @@ class AttentionScores:
 
     @property
     def dtype(self) -> torch.dtype:
-        """What the figures are computed in."""
+        """The dtype in which metrics are computed."""
         return torch.promote_types(self.query.dtype, torch.float32)
 
     @property
@@ -198,7 +198,7 @@ class AttentionScores:
         return torch.where(self.summary.entropy.isnan(), torch.nan, values)
 
     def zeros(self, *shape: int) -> Tensor:
-        """Zeros in what the figures are computed in, where they are computed."""
+        """Zeros in the dtype and on the device of the metrics."""
         return torch.zeros(shape, dtype=self.dtype, device=self.query.device)
 
     def chunks(self) -> Iterator[Weights]:
@@ -258,7 +258,7 @@ class AttentionScores:
         return bias.to(self.dtype).masked_fill(hidden, -math.inf)
 
     def seen(self, queries: slice, keys: slice) -> Tensor | None:
-        """Where a query may look, the bias apart; None for everywhere."""
+        """The keys visible to each query, ignoring the bias; None if all are."""
         seen = None if self.mask is None else _broadcast_part(self.mask, queries, keys)
         if self.causal or self.window is not None:
             device, first = self.query.device, self.shape[3] - self.shape[2]
@@ -272,7 +272,7 @@ class AttentionScores:
         return seen
 
     def span(self, queries: slice) -> slice:
-        """The keys outside of which these queries see nothing, whatever mask there is."""
+        """The range of keys that these queries may see."""
         first, keys = self.shape[3] - self.shape[2], self.shape[3]
         start, stop = 0, keys
         if self.window is not None:
@@ -303,7 +303,7 @@ def from_matrix(p: Tensor, token_mask: Tensor | None = None) -> AttentionScores:
 
 
 def refuse_long(attention: AttentionScores, name: str, instead: str) -> None:
-    """An error where the matrices are too large to be held for a figure that needs them."""
+    """Raise if the matrices are too large for a metric that needs them."""
     size = math.prod(attention.shape) * attention.dtype.itemsize
     if size > _MATRIX_BYTES:
         raise InputError(

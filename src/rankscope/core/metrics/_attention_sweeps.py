@@ -1,4 +1,4 @@
-"""Figures of attention that need passes over the weights of their own, one or several."""
+"""Attention metrics that need further passes over the weights."""
 
 import math
 from typing import NamedTuple
@@ -15,14 +15,14 @@ _PROBES, _ROUNDS = 8, 12
 
 
 class Bracket(NamedTuple):
-    """What a value is at least and at most, for every head, up to rounding."""
+    """A lower and an upper bound on a value, for every head, up to rounding."""
 
     lower: PerHead
     upper: PerHead
 
 
 def first_weight(attention: AttentionScores, count: int) -> PerHead:
-    """The mean over the queries that count of the weight on the first real keys, ``count`` many."""
+    """The mean weight of real queries on the first ``count`` real keys."""
     first = attention.first_keys(count)[:, None, :, None]
     total, counted = attention.zeros(*attention.shape[:2]), attention.zeros(*attention.shape[:2])
     for part in attention.chunks():
@@ -36,7 +36,7 @@ def first_weight(attention: AttentionScores, count: int) -> PerHead:
 def high_pass(attention: AttentionScores) -> PerHead:
     """``‖P − 11ᵀP/n‖_F / ‖11ᵀP/n‖_F`` over the queries that count, in two passes.
 
-    One pass, from the sum of squares, would lose the digits of queries that nearly agree.
+    One pass, from the sum of squares, would lose digits if queries nearly agree.
     """
     batch, heads, _, keys = attention.shape
     common = attention.zeros(batch, heads, keys)
@@ -76,7 +76,7 @@ def dobrushin_bracket(attention: AttentionScores) -> Bracket:
 
 
 def _shared_weight(attention: AttentionScores) -> PerHead:
-    """The sum, over keys and sink, of the least weight that each gets from any query."""
+    """The sum, over keys and sink, of the smallest weight from any query."""
     least = attention.zeros(*attention.shape[:2], attention.shape[3] + 1).fill_(1.0)
     for part in attention.chunks():
         p = part.p.masked_fill(~part.counted.unsqueeze(-1), 1.0).amin(-2)

@@ -34,7 +34,7 @@ _MAX_ROUNDS = 16  # budgets tried for one sample; one to four are usual
 
 
 class Optimum(NamedTuple):
-    """The best center found, and a number below which no center can bring the norm."""
+    """The best center found, and a lower bound on the norm for any center."""
 
     center: Center
     lower_bound: PerSample
@@ -43,8 +43,8 @@ class Optimum(NamedTuple):
 def mean_center(x: Tokens, token_mask: TokenMask | None, *, work: Tensor | None = None) -> Center:
     """The mean of the valid tokens.
 
-    Summed as differences from one of them, so that equal tokens have exactly their own value as
-    mean and a large common offset costs no digits. ``work`` is room for the differences.
+    Computed from differences to one token, so that the mean of equal tokens is exact and a large
+    common offset costs no digits. ``work`` is a buffer for the differences.
     """
     if token_mask is None:
         anchor = x[..., :1, :].detach()
@@ -74,14 +74,14 @@ def median_center(x: Tokens, token_mask: TokenMask | None) -> Center:
 def optimal_center(
     x: Tokens, norm: Norm, token_mask: TokenMask | None, *, tolerance: float = 1e-4
 ) -> Optimum:
-    """The center that makes ``norm`` of the residual least, up to a relative ``tolerance``.
+    """The center that minimises ``norm`` of the residual, up to a relative ``tolerance``.
 
     >>> optimal_center(torch.tensor([[0.0], [1.0], [5.0]]), "one", None)
     Optimum(center=tensor([1.]), lower_bound=tensor(5.))
 
-    ``norm`` is ``one``, ``inf``, ``composite``, ``fro`` or ``spectral``. In ``x``'s own dtype the
-    center returned is never worse than the mean, the median or zero. ``lower_bound`` is true
-    whatever happens; should the tolerance not be reached, the two simply stay further apart.
+    ``norm`` is ``one``, ``inf``, ``composite``, ``fro`` or ``spectral``. In the dtype of ``x``
+    the center is never worse than the mean, the median or zero. ``lower_bound`` always holds; if
+    the tolerance is not reached, the two are further apart.
     """
     if token_mask is None:
         token_mask = x.new_ones(x.shape[:-1], dtype=torch.bool)

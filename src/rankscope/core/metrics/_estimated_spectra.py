@@ -1,6 +1,6 @@
-"""Spectra of many hidden states by products alone, while a model runs and no one waits.
+"""Estimated spectra of many hidden states from matrix products, without GPU synchronisation.
 
-Ranks are values with errors that hold what was not computed.
+Ranks are values with error bounds.
 """
 
 from collections.abc import Callable, Iterable
@@ -36,7 +36,7 @@ Bytes = Annotated[int, Range(1, 2**48)]
 
 
 class Estimate(NamedTuple):
-    """A value, and how far from it the truth lies at most, in at least 95 of 100 draws."""
+    """A value and its error bound, which holds in at least 95 of 100 draws."""
 
     value: PerSample
     error: PerSample
@@ -45,10 +45,10 @@ class Estimate(NamedTuple):
 @checked
 @dataclass(frozen=True, repr=False)
 class EstimatedSpectra:
-    """What products with a batch of token matrices say of their singular values.
+    """Estimates of the singular values of a batch of token matrices, from matrix products.
 
     Every method gives an ``Estimate``: a value and its error, on the CPU in float64. ``shape`` are
-    the leading axes; ``probes`` is zero where there was nothing left to chance.
+    the leading axes; ``probes`` is zero if the result is deterministic.
     """
 
     evidence: Evidence
@@ -160,15 +160,15 @@ def estimated_spectra(
     steps: Steps = 12,
     seed: Seed = 0,
 ) -> EstimatedSpectra:
-    """Ranks of each sample's token matrix by products alone; they are methods of the result.
+    """Estimate ranks of each sample's token matrix from products; they are methods of the result.
 
     >>> estimated_spectra(torch.eye(3)).effective_rank().value.round(decimals=3)
     tensor(3., dtype=torch.float64)
 
-    For matrices too large to decompose, on a GPU above all. Each rank comes with the error to
-    expect, which holds the truth in at least 95 of 100 draws. It is below one per cent for a
+    For matrices too large to decompose, on a GPU above all. Each rank has an error
+    bound, which holds in at least 95 of 100 draws. It is below one per cent for a
     matrix of 2,048 × 4,096 whose singular values are of one size. Where they span many orders of
-    magnitude and none of them dominates, it is honest but wide: 10 to 70 % of the effective rank.
+    magnitude and none of them dominates, it is 10 to 70 % of the effective rank.
     More ``steps`` narrow it there, more ``probes`` where few directions hold most of the sum;
     ``spectra`` is exact. There is no spectral ratio here: products from a few starts cannot tell a
     second value that is close to the first from the first seen twice.
@@ -181,7 +181,7 @@ def estimated_spectra(
 
 @checked
 class SpectrumProbe:
-    """Takes hidden states one at a time and gives the spectra of all of them at the end.
+    """Takes hidden states one at a time and estimates the spectra of all of them at the end.
 
     >>> probe = SpectrumProbe()
     >>> for layer in range(3):
@@ -189,12 +189,12 @@ class SpectrumProbe:
     >>> [round(each.effective_rank().value.item(), 3) for each in probe.finish()]
     [2.0, 3.0, 4.0]
 
-    ``feed`` never waits for the device: a state is copied, states of one shape are worked on
+    ``feed`` does not synchronise with the GPU: a state is copied, states of one shape are processed
     together when ``bytes_held`` are full (eight of 2,048 × 4,096 in bfloat16), and only ``finish``
-    brings numbers to the host. What is fed must be finite (padding apart) and is not checked, for
-    looking would mean waiting; a matrix that is not, or that has no tokens, gives NaN.
+    transfers results to the host. States must be finite (except padding), which is not checked; a
+    matrix that is not finite, or that has no tokens, gives NaN.
     Matrices of one size share their probes, so that the errors of a model's layers are alike: they
-    do not average out over layers. ``fourth_powers`` are needed for the participation ratio alone
+    do not average out over layers. ``fourth_powers`` are needed only for the participation ratio
     and cost a product of every state with itself.
     """
 
@@ -220,16 +220,14 @@ class SpectrumProbe:
     ) -> None:
         """Take the token matrices ``(..., token, feature)`` of one layer.
 
-        ``center`` ``(..., feature)`` is the mean of the tokens, where it is known already; any row
-        near it does as well, for what it is off by is measured.
+        ``center`` ``(..., feature)`` is the mean of the tokens, if known; an approximation is
+        enough, because its error is measured.
         """
-        # Kinds and shapes alone are looked at, so that no device is waited for.
+        # Only dtypes and shapes are checked, so there is no GPU synchronisation.
         check_real(x, name="x", axes="(..., token, feature)", least=2)
         *batch, tokens, features = x.shape
         if not x.numel():
-            raise ShapeError(
-                f"x has shape {tuple(x.shape)}: there is no sample; give at least one."
-            )
+            raise ShapeError(f"x has shape {tuple(x.shape)}, expected at least one sample.")
         flat = x.detach().reshape(-1, tokens, features)
         mask = rows = None
         if token_mask is not None:
@@ -252,7 +250,7 @@ class SpectrumProbe:
             self._run(stack)
 
     def finish(self) -> list[EstimatedSpectra]:
-        """The spectra of all that was fed, in that order; the only moment that waits."""
+        """The spectra of all states in order; the only GPU synchronisation."""
         for stack in self._waiting.values():
             if stack.places:
                 self._run(stack)
@@ -283,7 +281,7 @@ class _Place(NamedTuple):
 
 @dataclass
 class _Batch:
-    """What was found of several states, on their device until all of it comes to the host."""
+    """Results of several states, on their device until they are transferred to the host."""
 
     places: list[_Place]
     starts: Starts

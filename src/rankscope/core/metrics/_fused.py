@@ -1,7 +1,7 @@
-"""Kernels on a GPU: how they are started, and the figures of hidden states that they find.
+"""GPU kernels: how they are launched, and the metrics of hidden states that they compute.
 
-Kernels are started and nothing is waited for: figures of all layers gather on the device and come
-to the host together, at the end. What a kernel does is in the modules that load Triton.
+Launches do not synchronise: results of all layers stay on the device and are transferred to the
+host together at the end. The kernels themselves are in the modules that import Triton.
 """
 
 import math
@@ -97,7 +97,7 @@ def start(
 
 
 def power_of_two(number: int) -> int:
-    """The next one that is no smaller."""
+    """The smallest power of two that is at least this number."""
     return 1 << (number - 1).bit_length()
 
 
@@ -186,11 +186,11 @@ class Buffers:
 
     @property
     def is_full(self) -> bool:
-        """Whether there is room for no other."""
+        """Whether no other state fits."""
         return self.used == len(self.figures)
 
     def send(self) -> None:
-        """Let what was found come to the host, unless it is under way or there already."""
+        """Start the transfer of the results to the host, unless it has started."""
         if self._sent is None or self._sent[0] != self.used:
             self._sent = self.used, Transfer([self.figures[: self.used], *self._masked().values()])
 
@@ -277,7 +277,7 @@ class FusedStatistics:
         return buffers.center, buffers.lengths, buffers.column_parts[2].sum(1)
 
     def send(self) -> None:
-        """Let the figures of all states come to the host, while other things are done."""
+        """Start the transfer of the results of all states to the host, without waiting."""
         for buffers in {id(buffers): buffers for buffers, _ in self._order}.values():
             buffers.send()
 

@@ -150,12 +150,12 @@ def mean_and_rows(
             nonzero += (size > 0).to(tl.int32)
             # A sum is no number, or infinite, if an entry is.
             broken = tl.minimum(broken, tl.where(size < float("inf"), _NO_ROW, rows))
-        found = figures + ((layer * samples + sample) * (chunks + groups) + chunk) * FIGURES
-        tl.store(found, tl.max(tl.max(largest, 1), 0).to(tl.float64))
-        tl.store(found + 1, tl.sum(tl.sum(squares, 1), 0))
-        tl.store(found + 2, tl.min(tl.min(least, 1), 0).to(tl.float64))
-        tl.store(found + 3, tl.sum(tl.sum(nonzero, 1), 0).to(tl.float64))
-        tl.store(found + 4, tl.min(tl.min(broken, 1), 0).to(tl.float64))
+        out = figures + ((layer * samples + sample) * (chunks + groups) + chunk) * FIGURES
+        tl.store(out, tl.max(tl.max(largest, 1), 0).to(tl.float64))
+        tl.store(out + 1, tl.sum(tl.sum(squares, 1), 0))
+        tl.store(out + 2, tl.min(tl.min(least, 1), 0).to(tl.float64))
+        tl.store(out + 3, tl.sum(tl.sum(nonzero, 1), 0).to(tl.float64))
+        tl.store(out + 4, tl.min(tl.min(broken, 1), 0).to(tl.float64))
 
 
 @triton.jit(do_not_specialize=["layer"])
@@ -211,7 +211,7 @@ def rest_and_columns(
     energies += (sample * groups + group) * chunks
     tl.store(energies + chunk, tl.sum(tl.sum(energy, 1), 0))
 
-    found = figures + (layer * samples + sample) * (chunks + groups) * FIGURES
+    out = figures + (layer * samples + sample) * (chunks + groups) * FIGURES
     if _is_last(arrived + sample * groups + group, chunks):
         all_sizes = tl.zeros([CHUNKS, COLUMNS], tl.float32)
         all_rests = tl.zeros([CHUNKS, COLUMNS], tl.float32)
@@ -231,7 +231,7 @@ def rest_and_columns(
         left = tl.sum(all_rests, 0, keep_dims=True)
         unit = tl.sum(all_units, 0, keep_dims=True)
         wide = scale.to(tl.float64)
-        here = found + (chunks + group) * FIGURES
+        here = out + (chunks + group) * FIGURES
         tl.store(here, tl.max(tl.max(size, 1), 0).to(tl.float64))
         tl.store(here + 1, tl.max(tl.max(left, 1), 0).to(tl.float64))
         tl.store(here + 2, tl.sum(tl.sum(unit * unit, 1), 0).to(tl.float64))
@@ -247,7 +247,7 @@ def rest_and_columns(
             place = rest_parts + rows.to(tl.int64) * groups + every
             rest = tl.load(place, mask=wanted, other=0.0, cache_modifier=".cg")
             largest = tl.maximum(largest, tl.sum(rest, 1, keep_dims=True))
-        here = found + chunk * FIGURES
+        here = out + chunk * FIGURES
         tl.store(here + 5, tl.max(tl.max(largest, 1), 0).to(tl.float64))
 
 

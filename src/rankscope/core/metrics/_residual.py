@@ -1,4 +1,4 @@
-"""How far the tokens are from being all alike: the residual (docs/theory.md, section 2)."""
+"""The residual: how far the tokens are from being equal (docs/theory.md, section 2)."""
 
 import math
 from collections.abc import Sequence
@@ -22,7 +22,7 @@ Center = Literal["mean", "median", "optimal"]
 
 
 class Certified(NamedTuple):
-    """A residual and a lower bound no choice of the center can beat."""
+    """A residual, and a lower bound for every choice of the center."""
 
     value: PerSample
     lower_bound: PerSample
@@ -73,10 +73,10 @@ def residual(
     ``x`` is ``(..., token, feature)``; the result has the leading axes. ``center`` says which ``c``
     is subtracted: the ``mean`` of the tokens (both papers' experiments), their ``median``, or the
     ``optimal`` one for the norm, found to a relative ``tolerance``. ``relative`` divides by the
-    norm of ``x``; zero divided by zero is zero. With ``certified`` the answer is a pair: the value
-    and a lower bound on what any center could reach (for the mean and the median too).
+    norm of ``x``; 0 / 0 is 0. With ``certified`` the result is a pair: the value and a lower bound
+    for any center (for the mean and the median, too).
     Gradients flow through ``x``, except for the optimal center in the ``inf`` and ``composite``
-    norms: there several rows tie for the largest sum, and the value comes without a gradient.
+    norms: there several rows tie for the largest sum, and the value has no gradient.
     """
     if not 0 < tolerance < 1:
         raise InputError(f"tolerance={tolerance} is out of range; expected 0 < tolerance < 1.")
@@ -119,7 +119,7 @@ def dispersion(x: Tensor, *, token_mask: Tensor | None = None) -> PerSample:
 @checked
 @dataclass(frozen=True, repr=False)
 class Deviations:
-    """Tokens and what is left of them at their mean, for several figures at the price of one."""
+    """Tokens and their deviations from the mean, computed once for several metrics."""
 
     tokens: Tokens
     rest: Tokens
@@ -167,7 +167,7 @@ def subtract(
     *,
     work: Tensor | None = None,
 ) -> Tokens:
-    """What is left of the tokens beside a center; ``work`` is room for it."""
+    """The tokens minus a center; ``work`` is a buffer for the result."""
     r = torch.sub(x, center.unsqueeze(-2), out=work)
     return r if token_mask is None else torch.where(token_mask.unsqueeze(-1), r, r.new_zeros(()))
 
@@ -178,7 +178,7 @@ def _norm(m: Tokens, norm: Norm, x: Tokens) -> PerSample:
     if not bool(torch.isfinite(size.detach()).all()):
         largest = short(float(x.detach().abs().max()), digits=2)
         raise InputError(
-            f"the norm of x does not fit into {x.dtype}: entries go up to {largest}; scale x "
+            f"the norm of x overflows {x.dtype}: the largest entry is {largest}; scale x "
             "down, or compute in a wider dtype."
         )
     return size
@@ -198,8 +198,8 @@ def mean_cosine(
     tensor(0.3333)
 
     ``exclude`` drops positions (0 the first token, -1 the last; padding is not counted), for
-    instance a CLS or BOS token, which often has a direction of its own. A zero token has cosine 0
-    with every other; a single token has cosine 1, being alike to all there is.
+    instance a CLS or BOS token, which often differs from the others. A zero token has cosine 0 with
+    every other; a single token has cosine 1.
     """
     x, token_mask = measurable(x, token_mask)
     kept = _without(x, exclude, token_mask) if exclude else token_mask
@@ -220,7 +220,7 @@ class UnitRows(NamedTuple):
 def unit_rows(x: Tokens, kept: TokenMask | None, *, work: Tensor | None = None) -> UnitRows:
     """The tokens that are kept, each divided by its length, added up without being formed.
 
-    ``work`` is room for a tensor like ``x``.
+    ``work`` is a buffer like ``x``.
     """
     # Scaling by the largest entry first keeps the squares inside the range of the dtype.
     plain = x.detach()
@@ -262,7 +262,7 @@ def _without(x: Tokens, exclude: Sequence[int], token_mask: TokenMask | None) ->
 
 @checked
 def token_norm(x: Tensor, *, token_mask: Tensor | None = None) -> PerSample:
-    """``‖X‖_F / √n``: the root mean square of the tokens' lengths.
+    """``‖X‖_F / √n``: the root mean square of the norms of the tokens.
 
     >>> token_norm(torch.tensor([[3.0, 4.0], [0.0, 5.0]]))
     tensor(5.)

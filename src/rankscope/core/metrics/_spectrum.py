@@ -1,4 +1,4 @@
-"""Norms and singular values of the token matrix, and the ranks read off them."""
+"""Norms, singular values and ranks of the token matrix."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -17,10 +17,10 @@ from rankscope.numerals import span
 @checked
 @dataclass(frozen=True, repr=False)
 class Spectra:
-    """The singular values of a batch, decomposed once, for as many ranks as are asked for.
+    """The singular values of a batch, computed once for several ranks.
 
     ``scaled`` is ``σ/σ₁``, so that powers neither overflow nor vanish (zeros for a zero matrix);
-    ``noise`` is the part of ``σ₁`` under which a value is the number format's, not the tokens'.
+    ``noise`` is the fraction of ``σ₁`` below which a value is rounding error of the dtype.
     """
 
     sigma: Spectrum
@@ -32,7 +32,7 @@ class Spectra:
         return f"Spectra: singular values {tuple(self.sigma.shape)}, the largest {sizes}"
 
     def numerical_rank(self, rtol: float | None = None) -> Int[Tensor, "*batch"]:
-        """How many values exceed ``rtol`` (by default the noise) times the largest."""
+        """The number of values above ``rtol`` (by default the noise) times the largest."""
         threshold = self.noise
         if rtol is not None:
             most = torch.finfo(threshold.dtype).max

@@ -30,12 +30,12 @@ _CALLS = 64
 @checked
 @dataclass(frozen=True, repr=False)
 class StateStatistics:
-    """Figures of hidden states X and of the rest R = X − 1x̄ᵀ; each has one entry per sample.
+    """Statistics of hidden states X and of R = X − 1x̄ᵀ; each has one entry per sample.
 
     ``one``, ``inf`` and ``fro`` are norms of X, ``rest_one`` and so on those of R, ``unit_square``
-    is ``‖Σ x/‖x‖‖²``, ``tokens`` and ``nonzero`` count tokens. ``broken`` is the first token that
-    has an entry which is no finite number, or whose entries' sum is none; −1 if there is none, −2
-    if float32 was too narrow for the kernels' sums of squares.
+    is ``‖Σ x/‖x‖‖²``, ``tokens`` and ``nonzero`` count tokens. ``broken`` is the first token with
+    an entry, or a sum of entries, that is not finite; −1 if there is none, −2 if the range of
+    float32 was too small for the sums of squares in the kernels.
 
     ``center`` is the mean of the tokens, ``lengths`` theirs, ``unit_sum`` the sum of the tokens
     divided by their lengths; a trace, which would keep them of every layer, leaves them out.
@@ -83,26 +83,26 @@ class StateStatistics:
         return self.fro / self.tokens.sqrt()
 
     def only(self, state: int) -> "StateStatistics":
-        """Those of one of several states."""
+        """The statistics of one of several states."""
         states = self.fro.shape[0] if self.fro.ndim else 0
         if not -states <= state < states:
-            raise InputError(f"state={state} is not there; there are {states}, counted from 0.")
+            raise InputError(f"state={state} is out of range; expected 0 to {states - 1}.")
         return StateStatistics(*(getattr(self, name)[state] for name in _NAMES))
 
     def fault(self, dtype: torch.dtype) -> str:
-        """What keeps the figures from meaning anything, if something does: an entry that is no
-        finite number, or a norm that does not fit into ``dtype``."""
+        """Why the statistics are invalid: an entry that is not finite, or a norm that overflows
+        ``dtype``; empty if they are valid."""
         if bool((self.broken >= 0).any()):
             where = (self.broken >= 0).nonzero()[0].tolist()
             token = int(self.broken[tuple(where)])
             return (
-                f"x is not finite at {[*where, token]} (sample, token), or its entries are too "
-                "large to be added up; find the layer that overflows, or compute in a wider dtype."
+                f"x is not finite at {[*where, token]} (sample, token), or the sum of its "
+                "entries overflows; find the layer that overflows, or compute in a wider dtype."
             )
         if bool((self.broken == kernels.IN_DOUBT).any()):
             return (
-                "tokens differ in size by more than 15 orders of magnitude, or by less than that "
-                "part of their size, which is too much for float32 on a GPU; measure in float64."
+                "token norms differ by more than 15 orders of magnitude, or tokens differ by less "
+                "than float32 resolves on a GPU; measure in float64."
             )
         real_dtype("dtype", dtype)
         norms = (self.one, self.inf, self.fro, self.rest_one, self.rest_inf, self.rest_fro)
@@ -110,20 +110,20 @@ class StateStatistics:
             return ""
         largest = short(float(self.inf.max()), digits=2)
         return (
-            f"the norm of x does not fit into {dtype}: a token's entries add up to {largest}; "
+            f"the norm of x overflows {dtype}: the entries of a token sum to {largest}; "
             "scale x down, or compute in a wider dtype."
         )
 
 
 @checked
 def state_statistics(x: Tensor, *, token_mask: Tensor | None = None) -> StateStatistics:
-    """Everything that the residuals at the mean, the tokens' size and their cosine are made of.
+    """The ingredients of the residuals at the mean, the token norm and the mean cosine.
 
     >>> state_statistics(torch.tensor([[3.0, 4.0], [0.0, 5.0]])).token_norm()
     tensor(5.0000, dtype=torch.float64)
 
-    On a GPU it takes two kernels that read ``x`` once each, and sums are float32; elsewhere they
-    are in what ``x`` is in, float32 at least. The answer is in float64 whatever ``x`` is in.
+    On a GPU two kernels read ``x`` once each, and sums are float32; elsewhere sums have the dtype
+    of ``x``, float32 at least. The result is always float64.
     """
     x, mask = measurable(x, token_mask)
     rows = None if mask is None else mask.reshape(-1, x.shape[-2])
@@ -140,10 +140,10 @@ def state_statistics(x: Tensor, *, token_mask: Tensor | None = None) -> StateSta
 
 
 class GatheredStatistics:
-    """Statistics of states as they come by, one after another.
+    """Statistics of a sequence of states.
 
-    Nothing is waited for before ``finish``, which gives those of all, ``(state, sample)``, on the
-    host.
+    There is no GPU synchronisation before ``finish``, which returns all statistics
+    ``(state, sample)`` on the host.
     """
 
     def __init__(self, expected: int) -> None:
@@ -173,11 +173,11 @@ class GatheredStatistics:
         return self._sides or self._fused.sides()
 
     def send(self) -> None:
-        """Let the figures come to the host, while other things are done."""
+        """Start the transfer of the statistics to the host, without waiting."""
         self._fused.send()
 
     def finish(self) -> StateStatistics:
-        """All of them, in their order."""
+        """The statistics of all states, in order."""
         fused = iter(self._fused.figures())
         states = [next(fused) if figures is None else figures.cpu() for figures in self._plain]
         return StateStatistics(*torch.stack(states, dim=1).unbind())
@@ -229,7 +229,7 @@ _NAMES = [field.name for field in fields(StateStatistics) if field.default is MI
 class GatheredPeaks:
     """The largest sizes of entries of queries and keys, as they come by; NaN counts as infinity.
 
-    Nothing is waited for before ``finish``.
+    There is no GPU synchronisation before ``finish``.
     """
 
     def __init__(self) -> None:
@@ -249,7 +249,7 @@ class GatheredPeaks:
             self._order.append((rooms[-1], rooms[-1].look(query, key)))
 
     def send(self) -> None:
-        """Let what was found come to the host, while other things are done."""
+        """Start the transfer of the results to the host, without waiting."""
         plain = [peaks for peaks in self._order if isinstance(peaks, Tensor)]
         self._sent = Transfer([*(room.peaks for room in self._every_room()), *plain])
 

@@ -1,7 +1,7 @@
-"""The one transformer we own: spec, blocks, scores, and variants that share weights.
+"""The transformer of rankscope: spec, blocks, scores, and variants that share weights.
 
-Names in ``__all__`` are for users; the others that can be imported from here are what the rest of
-rankscope is built with.
+Names in ``__all__`` are public; the others that can be imported from here are for the rest of
+rankscope.
 """
 
 from rankscope.core.names import ABLATIONS as ABLATIONS

@@ -1,7 +1,7 @@
-"""Activations: one record each, with all that other packages need to know about it.
+"""Activations: one record each, with everything that other packages need.
 
-A new activation is a record and its entry in ``ACTIVATIONS``. What a record leaves out is refused
-where it is needed: paths need ``limit_at_zero``, bounds ``slopes``, scaled arithmetic a ``scaled``
+A new activation is a record and its entry in ``ACTIVATIONS``. A feature that needs a missing field
+raises an error: paths need ``limit_at_zero``, bounds ``slopes``, scaled arithmetic a ``scaled``
 form.
 """
 
@@ -20,7 +20,7 @@ from rankscope.errors import SpecError
 Series = list[Tensor]
 
 ORDER = 12
-"""Terms kept: enough for sixteen digits at steps up to 1/32."""
+"""Number of terms: sixteen digits at steps up to 1/32."""
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,7 @@ class SelfGated:
 
 @dataclass(frozen=True)
 class PiecewiseLinear:
-    """Slope ``left`` below zero and ``right`` above: ReLU, and leaky ones."""
+    """Slope ``left`` below zero and ``right`` above: ReLU and leaky ReLU."""
 
     left: float
     right: float
@@ -67,12 +67,11 @@ class PiecewiseLinear:
 @checked
 @dataclass(frozen=True)
 class Activation:
-    """A function of single entries, and what other packages need to know.
+    """An elementwise function, with the properties that other packages need.
 
-    ``function`` is what a network runs, ``derivative`` its slope at a point. ``limit_at_zero`` is
-    the limit of φ(z)/z, the gate with which paths freeze an MLP; None where φ(0) is not zero.
-    ``slopes`` are the least and the greatest derivative: no secant is flatter or steeper.
-    ``scaled`` says how it acts on ``1xᵀ + eˢR``.
+    ``function`` is used by the forward pass, ``derivative`` is its slope. ``limit_at_zero`` is the
+    limit of φ(z)/z, the gate with which paths freeze an MLP; None if φ(0) is not zero. ``slopes``
+    are the smallest and the largest derivative. ``scaled`` defines how it acts on ``1xᵀ + eˢR``.
     """
 
     function: Callable[[Tensor], Tensor]
@@ -86,12 +85,12 @@ class Activation:
 
     @property
     def lipschitz(self) -> float | None:
-        """The Lipschitz constant; None where no slopes are known."""
+        """The Lipschitz constant; None if the slopes are unknown."""
         return None if self.slopes is None else max(map(abs, self.slopes))
 
 
 def activation(name: str) -> Activation:
-    """The record of an activation; one that is not known is refused everywhere alike.
+    """The record of an activation; unknown names raise an error.
 
     >>> from rankscope.core.network import activation
     >>> activation("relu").lipschitz
@@ -123,7 +122,7 @@ def _silu_slope(z: float) -> float:
 
 
 def _relu_slope(z: float) -> float:
-    """At the kink PyTorch's choice, zero."""
+    """The slope of ReLU; zero at the kink, as in PyTorch."""
     return 1.0 if z > 0 else 0.0
 
 

@@ -1,8 +1,8 @@
-"""One block, as the equations write it: steps ``x ↦ after(α x + Σ inside(part(before(x))))``.
+"""One block as in the equations: steps ``x ↦ after(α x + Σ inside(part(before(x))))``.
 
 A sequential block is two steps, attention then MLP; a parallel block is one step with two branches.
-Where the normalisation stands (before, inside, after) is all that tells pre-norm, sandwich and
-post-norm blocks apart, so nothing below asks which of them it is in.
+Pre-norm, sandwich and post-norm blocks differ only in where the norm is (before, inside, after), so
+the code below does not distinguish them.
 """
 
 from collections.abc import Mapping
@@ -40,7 +40,7 @@ class Branch:
 @checked
 @dataclass(frozen=True)
 class Step:
-    """Branches side by side, a skip of scale α around them, and a norm after the sum."""
+    """Parallel branches, a skip of scale α around them, and a norm after the sum."""
 
     branches: tuple[Branch, ...]
     skip: float
@@ -59,7 +59,7 @@ class Step:
 
 
 class _Plan(NamedTuple):
-    """What of a spec says how a block's parts are put together."""
+    """The fields of a spec that determine how the parts of a block are combined."""
 
     norm_place: NormPlace
     skips: tuple[float, float]
@@ -67,9 +67,9 @@ class _Plan(NamedTuple):
 
 
 class Block(nn.Module):
-    """One layer: its parts, which hold the weights, and the steps the spec makes of them.
+    """One layer: its parts, which hold the weights, and the steps that the spec defines.
 
-    Several blocks may share parts; that is how a variant of a network shares its weights.
+    Several blocks may share parts; this is how variants share weights.
     """
 
     @checked
@@ -91,7 +91,7 @@ class Block(nn.Module):
 
     @property
     def steps(self) -> tuple[Step, ...]:
-        """What the block does, made of the parts it has now."""
+        """The steps of the block, built from its current parts."""
         norms = self.norms._modules
         parts = (self.attention, self.mlp, *norms.values())
         if len(parts) != len(self._made_of) or any(map(is_not, parts, self._made_of)):
@@ -102,7 +102,7 @@ class Block(nn.Module):
 
     @property
     def device(self) -> torch.device:
-        """Where this block's weights live; a model may be spread over several devices."""
+        """The device of this block; a model may be spread over several devices."""
         return self.attention.query.weight.device
 
     def forward(self, x: Hidden, visibility: Visibility) -> Hidden:
@@ -114,7 +114,7 @@ class Block(nn.Module):
 def _steps(
     plan: _Plan, attention: Attention, mlp: MLP | BareMLP | None, norms: Mapping[str, nn.Module]
 ) -> tuple[Step, ...]:
-    """Put each norm where the spec wants it; the norm named like a part is its main one."""
+    """Place each norm as the spec says; the norm named like a part is its main one."""
     nothing = nn.Identity()
     parts: list[tuple[str, Part, float]] = [("attention", attention, plan.skips[0])]
     if mlp is not None:

@@ -1,4 +1,4 @@
-"""Blocks from nothing, from the theory's matrices, or from the parts of another block."""
+"""Blocks from random weights, from matrices, or from the parts of another block."""
 
 from typing import Any
 
@@ -19,8 +19,8 @@ from rankscope.streams import stream
 def random_blocks(spec: Spec, seed: int, dtype: torch.dtype) -> list[Block]:
     """All blocks of a random network.
 
-    Every matrix has a stream of its own, so that it does not depend on what other layers and parts
-    there are. All are drawn in float64: a seed means one network, rounded to each dtype.
+    Every matrix has its own random stream, so it does not depend on other layers and parts. All are
+    drawn in float64: a seed defines one network, rounded to each dtype.
     """
     if spec.shared_layers:
         return [_random_block(spec, 0, seed, dtype)] * spec.layers
@@ -122,7 +122,7 @@ def rebuild(spec: Spec, block: Block, *, removed: frozenset[int], same_norm: boo
 def _norms(
     spec: Spec, dtype: torch.dtype, device: torch.device | None = None
 ) -> dict[str, nn.Module]:
-    """A fresh norm for every place that has one under this spec."""
+    """A new norm for every position that has one under this spec."""
     if spec.norm == "none":
         return {}
     names = ["attention", "mlp"] if spec.mlp_width else ["attention"]
@@ -137,5 +137,5 @@ def _norms(
 
 
 def _side_by_side(matrices: Float[Tensor, "head width width"]) -> Float[Tensor, "width inner"]:
-    """One matrix per head → their columns next to each other, as one projection."""
+    """Concatenate one matrix per head into one projection."""
     return matrices.transpose(0, 1).flatten(1)

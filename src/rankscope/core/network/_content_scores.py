@@ -1,4 +1,4 @@
-"""Scores of queries and keys alone: Gaussian and linear kernels, Linformer, sparsemax."""
+"""Scores without positions: Gaussian and linear kernels, Linformer, sparsemax."""
 
 import math
 from dataclasses import dataclass
@@ -46,7 +46,7 @@ class GaussianKernel:
 
 
 class GaussianKernelScores(Scores):
-    """Queries and keys with one more coordinate, which makes products of distances."""
+    """Queries and keys with one more coordinate, so that products become distances."""
 
     def __init__(self, bandwidth: float) -> None:
         super().__init__()
@@ -88,13 +88,13 @@ class LinearKernelScores(Scores):
 
     def prepare(self, query: Heads, key: Heads, positions: Positions) -> tuple[Heads, Heads]:
         del positions
-        # A factor of the query alone cancels, so no query's features need all underflow.
+        # A factor of the query cancels, so the features of a query need not underflow.
         logs = log_positive_feature(query)
         return (logs - logs.amax(-1, keepdim=True)).exp(), positive_feature(key)
 
     def weights(self, logits: Pairs, visibility: Visibility) -> Pairs:
         products = visibility.hide(logits).clamp(min=0)  # hidden pairs: from −∞ to zero
-        # Where every product underflows, or the scale is zero, no key is preferred to another.
+        # If every product underflows, or the scale is zero, all keys have equal weight.
         vanished = products.sum(-1, keepdim=True) == 0
         alike = visibility.hide(torch.ones_like(logits)).clamp(min=0)
         products = torch.where(vanished, alike, products)
@@ -102,12 +102,12 @@ class LinearKernelScores(Scores):
 
 
 def positive_feature(x: Heads) -> Heads:
-    """``elu(x) + 1``, written so that ``e^x`` keeps its digits where it is small."""
+    """``elu(x) + 1``, computed so that ``e^x`` keeps its digits if it is small."""
     return x.clamp(max=0).exp() + x.relu()
 
 
 def log_positive_feature(x: Heads) -> Heads:
-    """The logarithm of ``positive_feature``, which has one however small that is."""
+    """The logarithm of ``positive_feature``, which does not underflow."""
     return torch.where(x > 0, x.relu().log1p(), x)
 
 
@@ -165,7 +165,7 @@ class LinformerScores(Scores):
         return inside.to(dtype) / inside.sum(-1, keepdim=True).clamp(min=1)
 
     def refuse_masks(self, visibility: Visibility) -> None:
-        """Raise where a mask hides some tokens from others."""
+        """Raise if a mask hides tokens."""
         if visibility.allowed is not None and visibility.allowed.shape[-2] != 1:
             raise SpecError(
                 "Linformer pools the keys of a whole sequence, so every token must see every other "
@@ -193,7 +193,7 @@ class Sparsemax:
 
 
 class SparsemaxScores(Scores):
-    """The softmax replaced; logits as ever."""
+    """Sparsemax weights of the usual logits."""
 
     sparse = True
 
@@ -207,13 +207,13 @@ def sparsemax(logits: Pairs) -> Pairs:
     Martins and Astudillo 2016, algorithm 1: ``p = max(z − τ, 0)`` where the k largest entries are
     the support, k being the last with ``1 + k z_(k) > Σ_{i≤k} z_(i)``, and τ makes them sum to one.
     """
-    # Half precision has too few digits for sums; a shift changes nothing and keeps them near zero.
+    # Half precision is too short for sums; a shift changes nothing and keeps them near zero.
     z = logits.to(torch.promote_types(logits.dtype, torch.float32))
     z = z - z.detach().amax(-1, keepdim=True)
     largest = z.sort(-1, descending=True).values
     sums = largest.cumsum(-1)
     rank = torch.arange(1, z.shape[-1] + 1, device=z.device)
-    size = (1 + rank * largest > sums).sum(-1, keepdim=True).clamp(min=1)  # NaN has no support
+    size = (1 + rank * largest > sums).sum(-1, keepdim=True).clamp(min=1)  # for NaN: no support
     threshold = (sums.gather(-1, size - 1) - 1) / size
     return (z - threshold).clamp(min=0).to(logits.dtype)
 

@@ -1,4 +1,4 @@
-"""Fields of a spec that are checked when they are set, the check of each, and ``Init``."""
+"""Fields of a spec with the check of each, and ``Init``."""
 
 import math
 import operator
@@ -48,18 +48,17 @@ class Factors(Mapping[MatrixName, float]):
 
 @dataclass(frozen=True)
 class Init:
-    """A rule and a scale, for all matrices but those that ``scales`` names.
+    """A rule and a scale for all matrices except those that ``scales`` names.
 
     >>> from rankscope.core.network import Init
     >>> Init("normal", 0.02, {"output": 0.5, "down": 0.5}).deviation("down", 64, 16)
     0.01
 
-    ``normal``: standard deviation ``scale`` (BERT: 0.02). ``xavier``: Glorot's uniform.
-    ``lecun``: normal of variance 1/fan_in. ``orthogonal``: orthogonal value and output matrices,
-    as in Wu et al. 2024, everything else as ``lecun``. For the last three ``scale`` multiplies the
-    weights. ``scales`` are factors for single matrices of a block: GPT-2 divides those that lead
-    back into the stream by the root of how many there are. Biases start at zero, gains at one, as
-    everywhere in practice.
+    ``normal``: standard deviation ``scale`` (BERT: 0.02). ``xavier``: Glorot's uniform. ``lecun``:
+    normal of variance 1/fan_in. ``orthogonal``: orthogonal value and output matrices, as in Wu et
+    al. 2024, all others as ``lecun``. For the last three ``scale`` multiplies the weights.
+    ``scales`` are factors for single matrices of a block: GPT-2 divides those that write to the
+    residual stream by the square root of their number. Biases start at zero, gains at one.
     """
 
     kind: InitKind
@@ -70,10 +69,10 @@ class Init:
         if not isinstance(self.kind, str) or self.kind not in get_args(InitKind):
             raise SpecError(f"init{short(self.kind)} is unknown; expected {_EXPECTED}.")
         scale = number("init scale", self.scale, least=0, error=SpecError)
-        object.__setattr__(self, "scale", scale)  # 1 and 1.0 are one spec
+        object.__setattr__(self, "scale", scale)  # 1 and 1.0 give equal specs
         if not isinstance(self.scales, Mapping):
             raise KindError(
-                f"init scales{short(self.scales)} is no mapping of matrices to factors."
+                f"init scales{short(self.scales)} is not a mapping of matrix names to factors."
             )
         unknown = [name for name in self.scales if name not in get_args(MatrixName)]
         if unknown:
@@ -92,7 +91,7 @@ class Init:
         return f"Init(kind={self.kind!r}, scale={self.scale!r}{scales})"
 
     def __str__(self) -> str:
-        """In words: a standard deviation, or the rule and its factor; then what differs."""
+        """In words: a standard deviation, or the rule and its factor; then exceptions."""
         words = f"{self.kind} weights"
         if self.kind == "normal":
             words = f"weights of standard deviation {numerals.short(self.scale)}"
@@ -108,7 +107,7 @@ class Init:
 
     @checked
     def times(self, factor: float) -> "Init":
-        """The same with every matrix multiplied."""
+        """The same with every matrix multiplied by a factor."""
         return Init(self.kind, self.scale * factor, self.scales)
 
     @checked
@@ -127,7 +126,7 @@ class Init:
 
     @checked
     def deviation(self, matrix: MatrixName, inputs: Count, outputs: Count) -> float:
-        """The standard deviation of a matrix's entries, that of an orthogonal one included.
+        """The standard deviation of the entries of a matrix, also of an orthogonal one.
 
         >>> from rankscope.core.network import Init
         >>> Init("lecun").deviation("query", 100, 50)
@@ -144,7 +143,7 @@ class Init:
 
     @checked
     def is_orthogonal(self, matrix: MatrixName) -> bool:
-        """Whether a matrix is an orthogonal one: values and outputs of that kind."""
+        """Whether a matrix is orthogonal: values and outputs of that kind."""
         return self.kind == "orthogonal" and matrix in ("value", "output")
 
 
@@ -153,10 +152,10 @@ Kept = TypeVar("Kept")
 
 
 class Field(Generic[Given, Kept]):
-    """A field of a dataclass that takes a ``Given`` and holds the ``Kept`` its check makes of it.
+    """A dataclass field that accepts a ``Given`` and stores the ``Kept`` its check returns.
 
-    ``check(name, value)`` returns the value to keep, or raises an error that names the field. A
-    default is what could have been given; without one the field must be.
+    ``check(name, value)`` returns the value to store, or raises an error that names the field.
+    Without a default the field is required.
     """
 
     def __init__(self, check: Callable[[str, Given], Kept], *default: Given) -> None:
@@ -172,7 +171,7 @@ class Field(Generic[Given, Kept]):
     def __get__(self, instance: object | None, owner: type) -> Given | Kept:
         if instance is not None:
             return cast(Kept, instance.__dict__[self._name])
-        if not self._default:  # how a dataclass learns that a field has no default
+        if not self._default:  # this tells a dataclass that a field has no default
             raise AttributeError(f"{self._name} has no default.")
         return self._default[0]
 
@@ -186,12 +185,12 @@ def optional(check: Callable[[str, Any], Kept]) -> Callable[[str, Any], Kept | N
 
 
 def derived(check: Callable[[str, Any], Kept]) -> Callable[[str, Any], Kept]:
-    """The same check; None stands for a value that the spec derives from its other fields."""
+    """The same check; None means that the spec derives the value from its other fields."""
     return cast(Callable[[str, Any], Kept], optional(check))
 
 
 def count(name: str, value: int) -> int:
-    """A number of things, at least one."""
+    """A count of at least one."""
     return whole(name, value, least=1, most=2**31 - 1, error=SpecError)
 
 
@@ -203,14 +202,14 @@ def scale(name: str, value: float) -> float:
 
 
 def positive(name: str, value: float) -> float:
-    """A factor above zero."""
+    """A positive factor."""
     if scale(name, value) == 0:
-        raise SpecError(f"{name}=0 leaves nothing; expected a number above 0.")
+        raise SpecError(f"{name}=0 is out of range; expected a number above 0.")
     return float(value)
 
 
 def one_of(choices: Collection[str]) -> Callable[[str, Given], Given]:
-    """One of some names, which may become more after this."""
+    """One of some names; the collection may grow later."""
 
     def check(name: str, value: Given) -> Given:
         if not isinstance(value, str) or value not in choices:
@@ -222,12 +221,12 @@ def one_of(choices: Collection[str]) -> Callable[[str, Given], Given]:
 
 
 def pairs(name: str, value: Iterable[tuple[int, int]]) -> tuple[tuple[int, int], ...]:
-    """Pairs of whole numbers, each once and in order."""
+    """Pairs of whole numbers, sorted and without duplicates."""
     try:
         heads = {(operator.index(layer), operator.index(head)) for layer, head in value}
     except (TypeError, ValueError):
         raise KindError(
-            f"{name}{short(value)} are no (layer, head) pairs; write [(0, 3), (1, 7)]."
+            f"{name}{short(value)} are not (layer, head) pairs; expected e.g. [(0, 3), (1, 7)]."
         ) from None
     return tuple(sorted(heads))
 
@@ -253,14 +252,16 @@ def score_kind(name: str, value: ScoreKind | Literal["dot"]) -> ScoreKind | Lite
     if isinstance(value, type):
         raise SpecError(f"{name}={value.__name__} is a class; write {value.__name__}().")
     if not isinstance(value, ScoreKind) and not (isinstance(value, str) and value == "dot"):
-        raise SpecError(f"{name}{short(value)} is neither 'dot' nor a description with .build().")
+        raise SpecError(
+            f"{name}{short(value)} is unknown; expected 'dot' or an object with .build()."
+        )
     return value
 
 
 def initialisation(name: str, value: str | float | Init) -> Init:
-    """An ``Init`` from a standard deviation, from its name, or itself.
+    """An ``Init`` from a standard deviation, a name or an ``Init``.
 
-    The name of a library stays until the spec knows its other fields (see ``library_init``).
+    The name of a library is kept until the other fields of the spec are known (``library_init``).
     """
     if isinstance(value, Init):
         return value
@@ -274,9 +275,9 @@ def initialisation(name: str, value: str | float | Init) -> Init:
 
 
 def library_init(name: str, *, sums: int, head_width: int) -> Init:
-    """What a library does, for a design that adds to its stream ``sums`` times.
+    """The initialisation of a library, for a design that adds to its stream ``sums`` times.
 
-    T5 has no scale of its logits, and makes up for it by smaller queries.
+    T5 does not scale its logits and has smaller query weights instead.
     """
     if name == "gpt2":
         into_stream = 1 / math.sqrt(sums)

@@ -1,4 +1,4 @@
-"""The one transformer we own: blocks in a row, and the variants of it that share its weights."""
+"""The transformer of rankscope: a stack of blocks, and its variants that share weights."""
 
 import copy
 from collections import defaultdict, deque
@@ -28,12 +28,12 @@ _STRUCTURE = (
     *("norm", "norm_place", "norm_eps", "parallel", "skip", "attention_skip", "mlp_skip"),
     *("mask", "layer_masks"),
 )
-"""Fields of a spec that say how weights are put together, not which there are."""
+"""Fields of a spec that determine how weights are used, not which weights there are."""
 
 
 @checked
 class Network(nn.Module):
-    """A stack of blocks; maps the first block's input to the last block's output.
+    """A stack of blocks; maps the input of the first block to the output of the last.
 
     >>> import torch
     >>> from rankscope import Network, Spec
@@ -59,7 +59,7 @@ class Network(nn.Module):
 
     @classmethod
     def random(cls, spec: Spec, *, seed: int = 0, dtype: torch.dtype = torch.float32) -> Self:
-        """A network with weights drawn as ``spec.init`` says; touches no global random state."""
+        """A network with weights drawn according to ``spec.init``; uses no global random state."""
         real_dtype("dtype", dtype)
         whole = replace(spec, mlp_as="mlp", removed_heads=())
         network = cls(whole, _construct.random_blocks(whole, seed, dtype), seed=seed)
@@ -73,7 +73,7 @@ class Network(nn.Module):
 
     @seed.setter
     def seed(self, seed: int | None) -> None:
-        """Say that the weights, as they are now, were drawn with this seed."""
+        """Declare that the current weights were drawn with this seed."""
         self._seed = seed
         self._drawn = {} if seed is None else tensor_digests(self._places())
 
@@ -101,7 +101,7 @@ class Network(nn.Module):
         return deque(self.states(x, token_mask), maxlen=1)[0]
 
     def states(self, x: Tensor, token_mask: Tensor | None = None) -> Iterator[Tensor]:
-        """The output of each block in turn; nothing is kept but what the caller keeps."""
+        """The output of each block in turn; previous states are not kept."""
         x, token_mask = self.prepare(x, token_mask)
         for block, visibility in self.sighted_blocks(x.shape[1], token_mask):
             x = block(x.to(block.device), visibility)
@@ -110,7 +110,7 @@ class Network(nn.Module):
     def sighted_blocks(
         self, tokens: int, token_mask: Tensor | None = None
     ) -> Iterator[tuple[Block, Visibility]]:
-        """Each block in turn, and what its tokens see; worked out once for each mask and device."""
+        """Each block in turn with its visibility, computed once per mask and device."""
         seen: dict[tuple[Mask, torch.device], Visibility] = {}
         for mask, block in zip(self.spec.masks, self._layers(), strict=True):
             key = mask, block.device
@@ -119,21 +119,20 @@ class Network(nn.Module):
             yield block, seen[key]
 
     def without(self, *parts: str) -> Self:
-        """The same network less some of its parts.
+        """The same network without some of its parts.
 
         >>> from rankscope import Network, Spec
         >>> net = Network.random(Spec(2, 2, 8), seed=0)
         >>> san = net.without("skip", "mlp")
 
-        ``"mlp"`` takes away the whole MLP step, with its skip and its norm; ``"mlp_weights"`` its
-        matrices, so that ``x + φ(x)`` is left of ``x + W₂ φ(W₁ x)``; ``"norm"`` every norm of the
-        tokens that is left (norms inside a score, as Qwen3's, belong to the score); ``"skip"`` both
-        skips.
+        ``"mlp"`` removes the whole MLP step, with its skip and its norm; ``"mlp_weights"`` only its
+        matrices, so that ``x + W₂ φ(W₁ x)`` becomes ``x + φ(x)``; ``"norm"`` every remaining norm
+        of the tokens (norms inside a score, as in Qwen3, belong to the score); ``"skip"`` both.
         """
         unknown = [part for part in parts if part not in ABLATIONS]
         if unknown:
             raise SpecError(
-                f"a network has no part {unknown[0]!r} to leave out; "
+                f"a network has no part {unknown[0]!r} to remove; "
                 f"choose among {', '.join(ABLATIONS)}."
             )
         attention_skip, mlp_skip = self.spec.skips
@@ -157,13 +156,13 @@ class Network(nn.Module):
         return self._variant(replace(self.spec, mask=as_mask(mask), layer_masks=None))
 
     def without_heads(self, *heads: tuple[int, int]) -> Self:
-        """The same network with some heads silent, each given as (layer, head), from 0."""
+        """The same network with some heads removed, given as (layer, head) pairs counted from 0."""
         return self._variant(replace(self.spec, removed_heads=(*self.spec.removed_heads, *heads)))
 
     def with_identity_mlp(self) -> Self:
-        """The same network with the identity where each MLP was, its norm and skip kept.
+        """The same network with each MLP replaced by the identity; norm and skip stay.
 
-        ``without("mlp")`` takes the whole step.
+        ``without("mlp")`` removes the whole step.
         """
         return self._variant(replace(self.spec, mlp_as="identity"))
 
@@ -185,7 +184,7 @@ class Network(nn.Module):
         >>> net.with_structure(replace(net.spec, skip=0.5, norm_place="post")).spec.skips
         (0.5, 0.5)
 
-        What would need other weights (another width, more heads) is refused.
+        Changes that need other weights (another width, more heads) raise an error.
         """
         for name in (field.name for field in fields(spec) if field.name not in _STRUCTURE):
             if getattr(spec, name) != getattr(self.spec, name):
@@ -200,8 +199,8 @@ class Network(nn.Module):
         whole("times", times, least=1, error=SpecError)
         if times * self.spec.layers > _MOST_LAYERS:
             raise SpecError(
-                f"repeat({times}) makes {times * self.spec.layers} layers, more than "
-                f"{_MOST_LAYERS} that are tried."
+                f"repeat({times}) makes {times * self.spec.layers} layers; at most "
+                f"{_MOST_LAYERS} are supported."
             )
         masks = self.spec.layer_masks
         heads = [
@@ -222,7 +221,7 @@ class Network(nn.Module):
         return copy.deepcopy(self).to(torch.float64)
 
     def float(self) -> Self:
-        """A float32 copy; it leaves this network as it is."""
+        """A float32 copy; this network is unchanged."""
         return copy.deepcopy(self).to(torch.float32)
 
     def __repr__(self) -> str:
@@ -243,7 +242,7 @@ class Network(nn.Module):
         return cast(list[Block], list(self.blocks))
 
     def _variant(self, spec: Spec) -> Self:
-        """A network of another structure on the same parts; blocks shared here stay shared."""
+        """A network of another structure on the same parts; shared blocks stay shared."""
         made: dict[tuple[int, frozenset[int]], Block] = {}
         blocks = []
         for layer, block in enumerate(self._layers()):
@@ -256,7 +255,7 @@ class Network(nn.Module):
         return self._sharing(type(self)(spec, blocks, name=self.name))
 
     def _sharing(self, variant: Self) -> Self:
-        """A variant on this network's weights; norms of its own start at one and zero."""
+        """A variant with the weights of this network; new norms start at one and zero."""
         variant._seed = self._seed
         if self._seed is None:
             return variant
@@ -266,13 +265,13 @@ class Network(nn.Module):
         theirs = variant._places()
         fresh = {name: tensor for name, tensor in theirs.items() if id(tensor) not in mine}
         shared = {name: mine[id(tensor)] for name, tensor in theirs.items() if name not in fresh}
-        # One tensor in two places that were drawn apart is not what was drawn: no digest fits it.
+        # One tensor used twice where two were drawn is not what the seed gives: no digest fits it.
         drawn = {name: min(some) if len(some) == 1 else "" for name, some in shared.items()}
         variant._drawn = {**drawn, **tensor_digests(fresh)}
         return variant
 
     def _places(self) -> dict[str, Tensor]:
-        """``named_tensors``, with each block looked into once, however often it runs."""
+        """``named_tensors``, visiting each block once, however often it runs."""
         inside = {block: named_tensors(block) for block in dict.fromkeys(self._layers())}
         return {
             f"blocks.{layer}.{name}": tensor
@@ -281,7 +280,7 @@ class Network(nn.Module):
         }
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
-        """Every cast and move goes through here; drawn weights stay drawn, in the new dtype."""
+        """All casts and moves go through here; the seed stays valid in the new dtype."""
         seed = self.seed
         apply_all = cast("Callable[..., Self]", super()._apply)
         moved = apply_all(fn, recurse)
@@ -289,7 +288,7 @@ class Network(nn.Module):
         return moved
 
     def prepare(self, x: Tensor, token_mask: Tensor | None) -> tuple[Tensor, Tensor | None]:
-        """The input checked, with zeros in the padding, which may hold anything."""
+        """Check the input and set padding to zero."""
         self.check(x)
         if token_mask is None:
             return x, None
@@ -297,7 +296,7 @@ class Network(nn.Module):
         return torch.where(token_mask.unsqueeze(-1), x, x.new_zeros(())), token_mask
 
     def check(self, x: Tensor) -> None:
-        """Raise unless ``x`` is an input this network takes."""
+        """Raise unless ``x`` is a valid input of this network."""
         fits = isinstance(x, Tensor) and x.ndim == 3 and x.shape[-1] == self.spec.width
         if not fits or 0 in x.shape:
             got = tuple(x.shape) if isinstance(x, Tensor) else type(x).__name__
@@ -314,10 +313,10 @@ class Network(nn.Module):
 
 
 def drawable(network: "Network") -> Spec:
-    """A network's spec, of which random networks can be made also where it came with a model.
+    """The spec of a network in a form from which random networks can be drawn.
 
-    A loaded model's score is taken as the first layer has it: positions are no weights. It is on
-    the CPU, where random networks are drawn.
+    For a loaded model the score of the first layer is used (positions are not weights), on the CPU,
+    where random networks are drawn.
     """
     spec = network.spec
     if not isinstance(spec.scores, Described):

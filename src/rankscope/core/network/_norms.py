@@ -26,7 +26,7 @@ class Sphere(nn.Module):
     """``x / ‖x‖₂`` for each token, the simplified LayerNorm of Wu et al. 2024; zero stays zero."""
 
     def forward(self, x: Hidden) -> Hidden:
-        # Large and small tokens are brought to about 1 first, or their squares would not fit.
+        # Large and small tokens are first scaled to about 1, or their squares would overflow.
         size = x.detach().abs().amax(-1, keepdim=True)
         x = x / torch.where(size > 0, size, 1.0)
         length = torch.linalg.vector_norm(x, dim=-1, keepdim=True)
@@ -71,11 +71,11 @@ class NormRule:
 
 @dataclass(frozen=True)
 class NormEntry:
-    """One kind of norm: its class, how to build it, and the rule of a module of that class."""
+    """One kind of norm: its class, how to build it, and the rule of its modules."""
 
     module: type[nn.Module]
     build: Callable[[int, float, bool], nn.Module]
-    """From the width, eps, and whether there is a bias."""
+    """Arguments: the width, eps, and whether there is a bias."""
     rule: Callable[[Any, torch.dtype], NormRule | None]
     """None for the identity."""
 
@@ -103,13 +103,13 @@ def norm_rule(norm: nn.Module, dtype: torch.dtype) -> NormRule | None:
             return entry.rule(norm, dtype)
     known = ", ".join(e.module.__name__ for e in NORMS.values() if e.module is not nn.Identity)
     raise UnsupportedModelError(
-        f"a {type(norm).__name__} is a norm whose rule is not known (known: {known}), so only a "
-        "forward pass can tell what it does; rankscope.trace works on the model as it is."
+        f"the norm {type(norm).__name__} is not supported here (supported: {known}); "
+        "rankscope.trace works with any norm."
     )
 
 
 def share_gain(norm: nn.Module, other: nn.Module | None) -> nn.Module:
-    """``norm`` with the gain, and the bias if both have one, of ``other``, shared."""
+    """``norm`` with the gain of ``other``, and its bias if both have one, shared."""
     for name in ("weight", "bias"):
         mine, theirs = getattr(norm, name, None), getattr(other, name, None)
         if mine is not None and theirs is not None:
@@ -132,8 +132,8 @@ def _rms_rule(norm: nn.RMSNorm, dtype: torch.dtype) -> NormRule:
 def _refuse_several_axes(norm: nn.LayerNorm | nn.RMSNorm) -> None:
     if len(norm.normalized_shape) != 1:
         raise UnsupportedModelError(
-            f"a {type(norm).__name__} over {len(norm.normalized_shape)} axes does not look at "
-            "single tokens; use one over the features alone."
+            f"a {type(norm).__name__} over {len(norm.normalized_shape)} axes normalises over "
+            "several tokens; expected one over the features only."
         )
 
 

@@ -1,4 +1,4 @@
-"""What blocks are made of: projections, attention and MLPs.
+"""The parts of blocks: projections, attention and MLPs.
 
 Attention is ``SA(X) = Σ_h P_h X W_h + 1bᵀ`` with ``W_h = W_V,h W_O,h``; an MLP, token by token,
 ``W₂ φ(W₁ h + b₁) + b₂``, plain or gated.
@@ -26,11 +26,11 @@ class Pick(Protocol):
 
 
 class View(nn.Module):
-    """``x ↦ x Wᵀ + b`` with W and b read out of somebody else's parameters by a ``Pick``.
+    """``x ↦ x Wᵀ + b`` with W and b read from the parameters of another module by a ``Pick``.
 
     Checkpoints store projections in many ways: queries, keys and values in one matrix, transposed,
-    or as tensors with a head axis. A view reads its matrix out of the original parameter each time
-    it runs, so that weights are shared with the original and nothing is copied or folded.
+    or with a head axis. A view reads its matrix from the original parameter each time it runs, so
+    weights are shared with the original and nothing is copied or folded.
     """
 
     def __init__(self, source: nn.Module, pick: Pick, *, weight: str = "weight") -> None:
@@ -46,7 +46,7 @@ class View(nn.Module):
 
     @property
     def bias(self) -> Tensor | None:
-        """The bias; None where the original has none."""
+        """The bias; None if the original has none."""
         stored = getattr(self.source, "bias", None)
         return None if stored is None else self.pick.bias(stored)
 
@@ -55,7 +55,7 @@ class View(nn.Module):
 
 
 class Stack(nn.Module):
-    """A matrix of its own for every sample of a batch: many networks run as one."""
+    """One matrix per sample of a batch: many networks run as one."""
 
     bias: None = None
 
@@ -71,10 +71,10 @@ Projection = nn.Linear | View | Stack
 
 
 def make_linear(weight: Float[Tensor, "output input"], bias: Tensor | None = None) -> nn.Linear:
-    """A linear layer that holds copies of these weights.
+    """A linear layer with copies of these weights.
 
-    Neither PyTorch's own initialisation, which would spend the global random state, nor
-    ``skip_init``, which takes longer than all else a small network is made of.
+    It avoids the initialisation of PyTorch, which would consume global random state, and
+    ``skip_init``, which is slow for small networks.
     """
     linear = nn.Linear.__new__(nn.Linear)
     nn.Module.__init__(linear)
@@ -86,10 +86,10 @@ def make_linear(weight: Float[Tensor, "output input"], bias: Tensor | None = Non
 
 
 class Attention(nn.Module):
-    """One layer of attention, with as many key and value heads as query heads or a divisor.
+    """One attention sublayer; the number of key and value heads divides that of query heads.
 
-    ``centered`` (Ali et al. 2023) has ``P_h − U`` in place of ``P_h``, with U uniform over the keys
-    that a query sees: what all queries would take of all values alike is left out.
+    ``centered`` (Ali et al. 2023) uses ``P_h − U`` instead of ``P_h``, with U uniform over the keys
+    that a query sees.
     """
 
     @checked
@@ -114,13 +114,13 @@ class Attention(nn.Module):
         self.removed, self.centered = removed, centered
 
     def replaced(self, **parts: Any) -> "Attention":
-        """The same attention with some of what it was made of replaced; weights are shared."""
+        """The same attention with some attributes replaced; weights are shared."""
         modules = ("query", "key", "value", "output", "scores")
         numbers = ("heads", "kv_heads", "scale", "removed", "centered")
         return Attention(**{name: getattr(self, name) for name in modules + numbers} | parts)
 
     def forward(self, x: Hidden, visibility: Visibility) -> Hidden:
-        """Attend, without ever holding the matrices of a layer unless the score asks for it."""
+        """Attend, without materialising the attention matrices unless the score needs them."""
         values = self.split(self.value(x), self.kv_heads)
         if self.scores.fused:
             mixed = self._fused(x, values, visibility)
@@ -132,26 +132,26 @@ class Attention(nn.Module):
         return out
 
     def pattern(self, x: Hidden, visibility: Visibility) -> Pairs:
-        """The attention matrices ``P_h`` themselves; each row sums to one."""
+        """The attention matrices ``P_h``; each row sums to one."""
         return self.scores.weights(self.logits(x, visibility), visibility)
 
     def mixing(self, x: Hidden, visibility: Visibility) -> Pairs:
-        """What multiplies the values: the attention matrices, centred if the attention is."""
+        """The matrices that multiply the values: attention matrices, centred if ``centered``."""
         return self.center(self.pattern(x, visibility), visibility)
 
     def center(self, pattern: Pairs, visibility: Visibility) -> Pairs:
-        """Attention matrices less the uniform ones, if the attention is centred."""
+        """Subtract uniform attention if ``centered``."""
         return pattern - visibility.uniform(pattern.dtype) if self.centered else pattern
 
     def logits(self, x: Hidden, visibility: Visibility) -> Pairs:
-        """What the weights are made of, nothing hidden yet."""
+        """The logits before masking."""
         query, key = self.query_key(x, visibility)
         logits = (query @ key.mT) * self.scale
         bias = self.scores.bias(query, key, visibility.positions)
         return logits if bias is None else logits + bias
 
     def _fused(self, x: Hidden, values: Heads, visibility: Visibility) -> Heads:
-        """``P_h V_h`` by the kernel that never holds ``P_h``."""
+        """``P_h V_h`` by the fused kernel, which does not materialise ``P_h``."""
         query, key = self.query_key(x, visibility)
         bias = self.scores.bias(query, key, visibility.positions)
         return scaled_dot_product_attention(
@@ -163,18 +163,18 @@ class Attention(nn.Module):
         )
 
     def query_key(self, x: Hidden, visibility: Visibility) -> tuple[Heads, Heads]:
-        """Queries and keys as they enter the product, a key for every head."""
+        """Queries and keys as they enter the product; keys are repeated for every head."""
         query = self.split(self.query(x), self.heads)
         key = self.split(self.key(x), self.kv_heads)
         return self.scores.prepare(query, key, visibility.positions)
 
     def split(self, x: Hidden, heads: int) -> Heads:
-        """Features → heads; grouped heads are repeated so that every query head has its own."""
+        """Features → heads; grouped heads are repeated for every query head."""
         split: Heads = x.unflatten(-1, (heads, -1)).transpose(1, 2)
         return split if heads == self.heads else split.repeat_interleave(self.heads // heads, 1)
 
     def join(self, mixed: Heads) -> Float[Tensor, "batch token inner"]:
-        """Heads → features, side by side; the silent ones are zero."""
+        """Heads → features, concatenated; removed heads are zero."""
         if self.removed:
             silent = torch.tensor(sorted(self.removed), device=mixed.device)
             mixed = mixed.index_fill(1, silent, 0.0)
@@ -182,14 +182,14 @@ class Attention(nn.Module):
 
 
 class MLP(nn.Module):
-    """Each token on its own; ``gate`` makes it ``W₂ (φ(W_g h) ∘ W₁h)``."""
+    """A token-wise MLP; ``gate`` makes it ``W₂ (φ(W_g h) ∘ W₁h)``."""
 
     @checked
     def __init__(
         self, *, up: Projection, down: Projection, gate: Projection | None, activation: str
     ) -> None:
         super().__init__()
-        activation_record(activation)  # an unknown one is refused here, not in the forward pass
+        activation_record(activation)  # unknown names raise here, not in the forward pass
         self.up, self.down, self.gate = up, down, gate
         self.activation = activation
 
@@ -202,7 +202,7 @@ class MLP(nn.Module):
 
 
 class BareMLP(nn.Module):
-    """What may stay of an MLP without its matrices: its activation, or (None) the identity."""
+    """An MLP without matrices: its activation, or (None) the identity."""
 
     @checked
     def __init__(self, activation: str | None = None) -> None:

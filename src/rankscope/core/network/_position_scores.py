@@ -54,10 +54,10 @@ class Rotary:
 
 
 class RotaryScores(Scores):
-    """Rotary embeddings: coordinates of queries and keys, in pairs, turn with the position.
+    """Rotary embeddings: pairs of coordinates of queries and keys are rotated by the position.
 
-    The first ``2·len(frequencies)`` coordinates turn, the rest stay. Angles are computed in
-    float32, as in every published model, so that they are the same constants in every dtype.
+    The first ``2·len(frequencies)`` coordinates are rotated. Angles are computed in float32, as in
+    every published model, so that they are the same in every dtype.
     """
 
     def __init__(self, frequencies: Float[Tensor, "pair"], *, scaling: float = 1.0) -> None:
@@ -149,7 +149,7 @@ class BucketedBiasScores(Scores):
 @checked
 @dataclass(frozen=True, kw_only=True)
 class ALiBi:
-    """A penalty of distance, ``−slope_h·|i − j|``, under whatever mask.
+    """A distance penalty, ``−slope_h·|i − j|``, under any mask.
 
     >>> from rankscope.core.network import ALiBi, Spec
     >>> spec = Spec(2, 8, 64, scores=ALiBi(), mask="causal")
@@ -190,7 +190,7 @@ class ALiBiScores(Scores):
 
     def __init__(self, slopes: tuple[float, ...]) -> None:
         super().__init__()
-        # Not a buffer: slopes are constants, and casting a network must not round them for good.
+        # Not a buffer: slopes are constants, and casting a network must not round them.
         self.slopes = slopes
 
     def bias(self, query: Heads, key: Heads, positions: Positions) -> Bias:
@@ -201,7 +201,7 @@ class ALiBiScores(Scores):
 
 
 def _published_slopes(heads: int) -> tuple[float, ...]:
-    """Press et al. 2022, and their code where ``heads`` is no power of two."""
+    """The slopes of Press et al. 2022, and of their code if ``heads`` is not a power of two."""
     power = 2 ** (heads.bit_length() - 1)
     whole = [2 ** (-8 * head / power) for head in range(1, power + 1)]
     between = [2 ** (-8 * (head - 0.5) / power) for head in range(1, power + 1)]

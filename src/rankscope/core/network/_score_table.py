@@ -1,4 +1,4 @@
-"""Scores that come with loaded models, and the table of all scores there are."""
+"""Scores of loaded models, and the table of all scores."""
 
 import copy
 from dataclasses import dataclass
@@ -19,14 +19,14 @@ from rankscope.errors import SpecError
 @checked
 @dataclass(frozen=True)
 class Described:
-    """A score that came with a loaded model: named in its spec, not to be built from it."""
+    """The score of a loaded model: named in its spec, but not built from it."""
 
     name: str
 
     def build(self, heads: Count, head_width: Count) -> Scores:
         raise SpecError(
-            f"a score {self.name!r} of {heads} heads of width {head_width} comes with a loaded "
-            "model and cannot be drawn at random."
+            f"a score {self.name!r} of {heads} heads of width {head_width} belongs to a loaded "
+            "model and cannot be initialised at random."
         )
 
     def __str__(self) -> str:
@@ -35,7 +35,7 @@ class Described:
 
 @dataclass(frozen=True, eq=False)
 class Lent:
-    """The score of a loaded model as it is, lent to random networks of the model's shape."""
+    """The score of a loaded model, used for random networks of the same shape."""
 
     name: str
     scores: Scores
@@ -49,14 +49,14 @@ class Lent:
 
 
 class NormedHeads(Scores):
-    """Queries and keys normalised head by head before another score sees them (Qwen3)."""
+    """Queries and keys normalised per head before another score is applied (Qwen3)."""
 
     def __init__(self, query_norm: nn.Module, key_norm: nn.Module, then: Scores) -> None:
         super().__init__()
         if not then.fused:
             raise SpecError(
-                f"normalised heads go before a score whose weights are a softmax, and those of "
-                f"{type(then).__name__} are not."
+                f"normalised heads need a score with softmax weights; {type(then).__name__} has "
+                "others."
             )
         self.query_norm, self.key_norm, self.then = query_norm, key_norm, then
 
@@ -102,7 +102,7 @@ class SinusoidKeys(Scores):
         return every.gather(-1, index)
 
     def _sinusoids(self, distances: Int[Tensor, "distance"]) -> Float[Tensor, "distance feature"]:
-        """In float32, as the original computes them in every dtype."""
+        """Sinusoids in float32, as the original computes them in every dtype."""
         if self.farthest is not None:
             distances = distances.clamp(-self.farthest, self.farthest)
         steps = torch.arange(0, self.width, 2.0, device=distances.device)
@@ -123,10 +123,10 @@ SCORES: dict[type[Scores], ScoreEntry] = {
 
 
 def score_entry(scores: Scores) -> ScoreEntry:
-    """What is known of a score, by its exact class: a subclass may compute anything else.
+    """The entry of a score, by its exact class: a subclass may compute something else.
 
-    A score of one's own has no entry. It runs, and paths take the weights it makes; scaled
-    arithmetic takes its logits in plain numbers if a softmax makes its weights; no bound covers it.
+    A user's score has no entry. It runs, and paths use its weights; scaled arithmetic uses its
+    logits in plain numbers if its weights are a softmax; no bound covers it.
     """
     kind = type(scores)
     return SCORES.get(kind, ScoreEntry(kind.__name__, kind))

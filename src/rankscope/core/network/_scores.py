@@ -1,15 +1,14 @@
-"""How queries and keys become attention matrices: the seam for rotary, sparse and other scores.
+"""Scores: how queries and keys become attention matrices.
 
 Logits are ``scale · q'ᵢ · k'ⱼ + biasᵢⱼ``: a score changes queries and keys before the product
 (rotary embeddings, Gaussian kernels), adds a bias after it (relative biases, ALiBi, sinks, XLNet),
-or both. A softmax makes weights of logits, and then all of it runs on the fused attention kernel;
-a score that makes them in another way (sparsemax, linear attention) overrides ``weights``. Whatever
-the score, each row of weights is nonnegative and sums to one, which is all that paths and metrics
-of attention ask for.
+or both. If the weights are the softmax of the logits, the fused attention kernel is used; a score
+with other weights (sparsemax, linear attention) overrides ``weights``. Each row of weights is
+nonnegative and sums to one, which is all that paths and attention metrics need.
 
-A kind that users put into a ``Spec`` is a frozen value (``Sink``), which builds the module that
-computes (``SinkScores``); beside them stands their ``ScoreEntry``. Tokens are known by their
-positions, which count real tokens, so padding changes nothing.
+A kind that users put into a ``Spec`` is a frozen value (``Sink``) that builds the module
+(``SinkScores``); their ``ScoreEntry`` is next to them. Positions count only real tokens, so padding
+has no effect.
 """
 
 from dataclasses import dataclass
@@ -27,11 +26,11 @@ Pairs = Float[Tensor, "batch head query key"]
 
 
 class Scores(nn.Module):
-    """The plain dot product; other scores override one method or more.
+    """The dot product; other scores override one or more methods.
 
-    ``fused`` says that ``prepare``, ``bias`` and a softmax are all there is; a score with
-    ``weights`` of its own never is, or the fused kernel would pass them by. ``sparse`` says that
-    keys a query sees may get no weight at all, which a softmax never does.
+    ``fused`` means that the score consists of ``prepare``, ``bias`` and a softmax; it must be False
+    if ``weights`` is overridden, which the fused kernel would ignore. ``sparse`` means that visible
+    keys may get zero weight, which a softmax never gives.
     """
 
     fused: ClassVar[bool] = True
@@ -48,12 +47,12 @@ class Scores(nn.Module):
         return query, key
 
     def bias(self, query: Heads, key: Heads, positions: Positions) -> Bias | None:
-        """What is added to the logits after scaling; None for nothing."""
+        """The bias added to the logits after scaling; None if there is none."""
         del query, key, positions
         return None
 
     def weights(self, logits: Pairs, visibility: Visibility) -> Pairs:
-        """The attention matrices: rows that sum to one, zero where a token may not look."""
+        """The attention matrices: rows sum to one and are zero at hidden keys."""
         return visibility.hide(logits).softmax(-1)
 
 
@@ -62,7 +61,7 @@ class ScoreKind(Protocol):
     """A frozen, hashable description of a score, as held by a ``Spec``."""
 
     def build(self, heads: Count, head_width: Count) -> Scores:
-        """A fresh module for one layer."""
+        """A new module for one layer."""
         ...
 
 
@@ -71,9 +70,9 @@ class ScoreEntry:
     """A score, and what other packages need to know about it.
 
     ``module`` computes it. If a ``Spec`` can hold it, ``name`` is its name in
-    ``rankscope.core.names`` and ``usual`` its description with usual settings. ``rule`` names the
-    rule by which scaled arithmetic (``rankscope.core.deep``) does it. ``bounds`` are derived for
-    the softmax of plain products alone.
+    ``rankscope.core.names`` and ``usual`` its description with default settings. ``rule`` names the
+    rule of scaled arithmetic (``rankscope.core.deep``) for it. ``bounds`` are derived only for the
+    softmax of plain products.
     """
 
     words: str

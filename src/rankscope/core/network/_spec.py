@@ -1,4 +1,4 @@
-"""The description of a network: a frozen value, validated, hashable, with a stable digest."""
+"""The description of a network: frozen, validated, hashable, with a stable digest."""
 
 import math
 import reprlib
@@ -30,7 +30,7 @@ AnyScores = ScoreKind | Literal["dot"]
 
 @dataclass(frozen=True, repr=False)
 class Spec:
-    """What a network is made of, without its weights.
+    """The architecture of a network, without its weights.
 
     >>> from rankscope import Spec
     >>> Spec(12, 12, 768, norm_place="post").head_width
@@ -38,18 +38,18 @@ class Spec:
 
     ``skip`` is True (1), False (0) or a scale for both skips; ``attention_skip`` and ``mlp_skip``
     override it for one of them (None: as ``skip``; the two in force are ``skips``). ``mlp_ratio``
-    0 means no MLP; ``mlp_as`` puts the identity or the activation alone in its place, norm and skip
-    kept. ``norm_place="both"`` is the sandwich ``x + N(f(N(x)))``, ``"output"`` ``x + N(f(x))``.
-    ``layer_masks`` gives each layer a mask of its own; ``removed_heads`` are (layer, head) pairs,
-    counted from 0, that stay silent. ``centered`` attention has ``P − U`` in place of P, U uniform
-    over the keys a query sees.
+    0 means no MLP; ``mlp_as`` replaces it by the identity or its activation; norm and skip stay.
+    ``norm_place="both"`` is the sandwich ``x + N(f(N(x)))``, ``"output"`` ``x + N(f(x))``.
+    ``layer_masks`` gives each layer its own mask; ``removed_heads`` are (layer, head) pairs,
+    counted from 0. ``centered`` attention uses ``P − U`` instead of P, U uniform over the visible
+    keys.
     ``score_scale`` multiplies the logits; None is ``1/√head_width``. ``init`` is a name, a standard
-    deviation or an ``Init``; "bert", "gpt2" and "t5" are what these libraries do.
-    ``embedding_scale`` is the root mean square of the entries of the embeddings that the blocks are
-    given; None is what designs of this kind have: a standard deviation given as ``init``, unless
-    norms come after each sum (Llama: 0.02; "gpt2": √2 times that, for words and positions), and 1
-    under such norms (BERT's embeddings have one), without norms, and for other kinds of ``init``.
-    Skips, masks and initialisations that come to the same make equal specs.
+    deviation or an ``Init``; "bert", "gpt2" and "t5" initialise as these libraries do.
+    ``embedding_scale`` is the root mean square of the entries of the input embeddings. The default
+    None means: a standard deviation given as ``init`` if no norm follows each sum (Llama: 0.02;
+    "gpt2": √2 times that, for words and positions), and 1 with such norms (BERT normalises its
+    embeddings), without norms, and for other kinds of ``init``. Equivalent skips, masks and
+    initialisations give equal specs.
     """
 
     # Each field once: what may be given, what is then held, its check, its default.
@@ -86,7 +86,7 @@ class Spec:
     embedding_scale: Field[float | None, float] = Field(check.derived(check.positive), None)
 
     def __post_init__(self) -> None:
-        """What one field says about another."""
+        """Checks and derived values that involve several fields."""
         self._settle_heads()
         self._settle_mlp()
         self._settle_skips()
@@ -96,7 +96,7 @@ class Spec:
     @classmethod
     @checked
     def pure_attention(cls, layers: int, heads: int, width: int, **more: Any) -> Self:
-        """Attention and nothing else, the network of the theorems: no MLPs, norms or skips.
+        """Attention only, the network of the theorems: no MLPs, norms or skips.
 
         >>> from rankscope import Spec
         >>> Spec.pure_attention(6, 1, 64) == Spec(6, 1, 64, mlp_ratio=0, norm="none", skip=False)
@@ -115,17 +115,17 @@ class Spec:
 
     @property
     def skips(self) -> tuple[float, float]:
-        """The scales of the attention's and the MLP's skip; 0 means none."""
+        """The scales of the attention skip and the MLP skip; 0 means none."""
         return (self.skip if self.attention_skip is None else self.attention_skip, self.skip)
 
     @property
     def sums(self) -> int:
-        """How many branches are added to the stream, one after the other."""
+        """The number of branches added to the stream in sequence."""
         return self.layers * (2 if self.mlp_width and not self.parallel else 1)
 
     @property
     def initialised(self) -> str:
-        """How weights and embeddings are drawn, in words."""
+        """How weights and embeddings are initialised, in words."""
         return f"{self.init}, embeddings of scale {numerals.short(self.embedding_scale)}"
 
     @property
@@ -135,19 +135,19 @@ class Spec:
 
     @property
     def mlp_width(self) -> int:
-        """Hidden units of the MLP; 0 means there is none."""
+        """The number of hidden units of the MLP; 0 if there is none."""
         return round(self.mlp_ratio * self.width)
 
     @checked
     def build_scores(self, dtype: torch.dtype, device: torch.device | None = None) -> Scores:
-        """A score's module; weights of its own, if it has any, are of the network's dtype."""
+        """The module of the score, with weights in the dtype of the network."""
         if self.scores == "dot":
             return Scores()
         return self.scores.build(self.heads, self.head_width).to(device, dtype)
 
     @checked
     def digest(self, *, seed: int | None = None) -> str:
-        """Twelve hex digits that name this spec, a seed and this version of the code."""
+        """Twelve hex digits that identify this spec, a seed and this version of the code."""
         content = {f.name: repr(getattr(self, f.name)) for f in fields(self)}
         content |= {"seed": str(seed), "version": __version__}
         return fingerprint(content)
@@ -163,7 +163,7 @@ MLPs of 32 gelu units, biases, weights of standard deviation 0.02, embeddings of
         return ", ".join(_in_words(self))
 
     def __repr__(self) -> str:
-        """The call that makes it: the shape, and what differs from the defaults."""
+        """The call that makes it: the shape, and fields that differ from the defaults."""
         plain = Spec(self.layers, self.heads, self.width, head_width=self.head_width)
         named = [f.name for f in fields(self)[3:]]
         changed = {n: getattr(self, n) for n in named if getattr(self, n) != getattr(plain, n)}
@@ -188,35 +188,33 @@ MLPs of 32 gelu units, biases, weights of standard deviation 0.02, embeddings of
         if self.head_width is None:
             if self.width % self.heads:
                 raise SpecError(
-                    f"width={self.width} does not divide into {self.heads} heads; choose a "
-                    "multiple, or say head_width yourself."
+                    f"width={self.width} is not divisible by heads={self.heads}; choose a "
+                    "multiple, or set head_width."
                 )
             self._settle(head_width=self.width // self.heads)
         if self.kv_heads is None:
             self._settle(kv_heads=self.heads)
         if self.heads % self.kv_heads:
-            raise SpecError(
-                f"heads={self.heads} is no multiple of kv_heads={self.kv_heads}; use a divisor."
-            )
+            raise SpecError(f"heads={self.heads} is not divisible by kv_heads={self.kv_heads}.")
         if self.score_scale is None:  # T5 has small queries instead
             plain = isinstance(self.init, str) and self.init == "t5"
             self._settle(score_scale=1.0 if plain else 1 / math.sqrt(self.head_width))
         for layer, head in self.removed_heads:
             if not (0 <= layer < self.layers and 0 <= head < self.heads):
                 raise SpecError(
-                    f"removed_heads: there is no head {head} in layer {layer}; "
+                    f"removed_heads: head {head} of layer {layer} does not exist; "
                     f"layers are 0 to {self.layers - 1}, heads 0 to {self.heads - 1}."
                 )
 
     def _settle_mlp(self) -> None:
         ratio, width = self.mlp_ratio, self.width
         if not ratio * width < 2**31:
-            raise SpecError(f"mlp_ratio={ratio} of width {width} is more than can be built.")
+            raise SpecError(f"mlp_ratio={ratio} of width {width} is too large to build.")
         if ratio and round(ratio * width) < 1:
-            raise SpecError(f"mlp_ratio={ratio} of width {width} leaves no hidden unit.")
+            raise SpecError(f"mlp_ratio={ratio} of width {width} gives no hidden units.")
         if self.mlp_as == "identity" and self.parallel and ratio:
             raise SpecError(
-                "mlp_as='identity' in a parallel block would be a second skip; leave the MLP out "
+                "mlp_as='identity' in a parallel block would be a second skip; remove the MLP "
                 "instead: without('mlp')."
             )
         self._settle(mlp_as=self.mlp_as if ratio else "mlp")
@@ -236,7 +234,7 @@ MLPs of 32 gelu units, biases, weights of standard deviation 0.02, embeddings of
         self._settle(skip=mlp, attention_skip=differ, mlp_skip=None)
 
     def _settle_init(self) -> None:
-        """What a library is named for, and embeddings as designs of this kind have them."""
+        """Resolve the name of a library, and set the default embedding scale."""
         if isinstance(self.init, str):
             library: str = self.init
             named = check.library_init(library, sums=self.sums, head_width=self.head_width)
@@ -248,23 +246,23 @@ MLPs of 32 gelu units, biases, weights of standard deviation 0.02, embeddings of
 
     @property
     def _usual_embedding_scale(self) -> float:
-        """That of designs such as this one.
+        """The usual embedding scale of designs like this.
 
-        Where no norm comes after the sums, embeddings are drawn like the other weights; where one
-        does, and in designs of theory, they have unit variance, as after BERT's LayerNorm.
+        If no norm follows the sums, embeddings are drawn like other weights; otherwise, and in
+        designs of theory, they have unit variance, as after BERT's LayerNorm.
         """
         bounded = self.norm == "none" or self.norm_place == "post"
         drawn = self.init.kind == "normal" and not bounded
         return (self.init.scale or 1.0) if drawn else 1.0
 
     def _settle_masks(self) -> None:
-        """One mask for all layers, or the first layer's and, where they differ, one for each."""
+        """One mask for all layers, or the first and, if they differ, one per layer."""
         masks = self.layer_masks
         if masks is None:
             return
         if len(masks) != self.layers:
             raise SpecError(
-                f"layer_masks has {len(masks)} masks for {self.layers} layers; give one each."
+                f"layer_masks has {len(masks)} masks for {self.layers} layers; expected one each."
             )
         self._settle(mask=masks[0], layer_masks=None if len(set(masks)) == 1 else masks)
 

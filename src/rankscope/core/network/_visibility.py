@@ -65,7 +65,7 @@ class Visibility:
         if bool(blind.any()):
             sample, token = blind.nonzero()[0].tolist()
             raise InputError(
-                f"under the mask {mask} token {token} of sample {sample} may attend to nothing; "
+                f"under the mask {mask} token {token} of sample {sample} has no key to attend to; "
                 "every token needs at least one key that is not padding."
             )
         return cls(positions, allowed.unsqueeze(1))

@@ -1,4 +1,4 @@
-"""The path decomposition: paths, single and by length, exactly, for toy and real transformers."""
+"""The exact path decomposition: single paths and all paths by length."""
 
 from rankscope.core.paths._frozen import FrozenAttention as FrozenAttention
 from rankscope.core.paths._frozen import attention_patterns as attention_patterns

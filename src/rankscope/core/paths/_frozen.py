@@ -38,13 +38,13 @@ Streams = Float[Tensor, "stream batch token feature"]
 Longer = Float[Tensor, "longer batch token feature"]
 Flow = Float[Tensor, "*stream batch token feature"]
 Begun = Float[Tensor, "stream batch token inner"]
-"""Something a branch has made of streams, up to the matrix that comes last."""
+"""The output of a branch for each stream, before its last matrix."""
 Kind = Literal["attention", "mlp"]
 
 
 @dataclass(frozen=True)
 class FrozenNorm:
-    """``factor ∘ (x − mean) + bias``: gain times scale, frozen; no factor is the identity."""
+    """``factor ∘ (x − mean) + bias``: gain times scale, frozen; without a factor the identity."""
 
     factor: Float[Tensor, "batch token #feature"] | None
     centered: bool = False
@@ -60,7 +60,7 @@ class FrozenNorm:
         return out + self.bias if biased and self.bias is not None else out
 
     def apply_(self, streams: Flow) -> None:
-        """The same in place, without the bias."""
+        """Apply in place, without the bias."""
         if self.factor is not None:
             if self.centered:
                 streams.sub_(streams.mean(-1, keepdim=True))
@@ -68,7 +68,7 @@ class FrozenNorm:
 
 
 class _EndsInMatrix(ABC):
-    """A part whose ``last`` matrix can be multiplied while something is added."""
+    """A part whose ``last`` matrix can be multiplied and accumulated in one call."""
 
     last: Projection
 
@@ -81,7 +81,7 @@ class _EndsInMatrix(ABC):
 
 
 class FrozenAttention(_EndsInMatrix):
-    """``Σ_h P_h X W_h`` with the attention matrices frozen; silent heads have none."""
+    """``Σ_h P_h X W_h`` with the attention matrices frozen; removed heads have none."""
 
     def __init__(
         self, attention: Attention, pattern: Float[Tensor, "batch head query key"]
@@ -89,11 +89,11 @@ class FrozenAttention(_EndsInMatrix):
         self.attention, self.pattern, self.last = attention, pattern, attention.output
 
     def until_last(self, streams: Streams, *, biased: bool = False) -> Begun:
-        """``P_h`` applied to every stream's values at once, heads side by side.
+        """Apply ``P_h`` to the values of all streams at once; heads are concatenated.
 
-        Streams are laid into the feature axis, so that one product per head serves them all, and
-        grouped heads into the query axis, so that values are never repeated. Value biases pass
-        through attention as the values do.
+        Streams are moved into the feature axis, so one product per head serves all of them, and
+        grouped heads into the query axis, so values are never repeated. Value biases pass through
+        attention like values.
         """
         value, groups = self.attention.value, self.attention.kv_heads
         values = linear(streams, value.weight, value.bias if biased else None)
@@ -127,7 +127,7 @@ class FrozenMLP(_EndsInMatrix):
 
 @dataclass(frozen=True)
 class FrozenBranch:
-    """A part between its norms, frozen; None is the identity in an MLP's place."""
+    """A part between its norms, frozen; None replaces an MLP by the identity."""
 
     before: FrozenNorm
     part: FrozenAttention | FrozenMLP | None
@@ -144,14 +144,14 @@ class FrozenBranch:
         return self.inside(streams, biased=biased)
 
     def begin(self, streams: Streams) -> Begun:
-        """What ``finish`` can complete while adding: all of the branch, or all but a matrix."""
+        """What ``finish`` needs: the output of the branch, or all but the last matrix."""
         if self.part is not None and self.inside.factor is None:
             return self.part.until_last(self.before(streams))
         out = self(streams)
         return out.clone() if out.data_ptr() == streams.data_ptr() else out
 
     def finish(self, begun: Begun, total: Streams) -> None:
-        """``total += self(streams)``: a product that adds writes no result of its own."""
+        """``total += self(streams)``, accumulated without a temporary result."""
         if self.part is not None and self.inside.factor is None:
             total.flatten(0, -2).addmm_(begun.flatten(0, -2), self.part.last.weight.T)
         else:
@@ -160,10 +160,10 @@ class FrozenBranch:
 
 @dataclass(frozen=True)
 class FrozenStep:
-    """One step of a block, frozen: branches side by side, the skip around them, the norm after.
+    """One frozen step of a block: parallel branches, the skip around them, the norm after.
 
-    ``layer`` counts from 1; ``closes`` says whether this is the layer's last step; ``state`` is the
-    network's own hidden state after it.
+    ``layer`` counts from 1; ``closes`` marks the last step of a layer; ``state`` is the hidden
+    state of the network after it.
     """
 
     layer: int
@@ -175,7 +175,7 @@ class FrozenStep:
 
     @property
     def attention(self) -> tuple[FrozenBranch, FrozenAttention] | None:
-        """The branch that attends, and the part in it that does; None for a step of an MLP."""
+        """The attention branch and its attention part; None for an MLP step."""
         for branch in self.branches:
             if isinstance(branch.part, FrozenAttention):
                 return branch, branch.part
@@ -191,9 +191,9 @@ class FrozenStep:
 def check_layer(
     network: Network, layer: int, values: Tensor, token_mask: Tensor | None = None
 ) -> None:
-    """Raise if a layer's values are not finite, naming a weight of it that is the cause.
+    """Raise if values of a layer are not finite; the error names a weight that is the cause.
 
-    Padding may hold anything; ``values`` are ``(..., batch, token, feature)`` where it is masked.
+    Padding may hold any values; ``values`` are ``(..., batch, token, feature)`` where it is masked.
     """
     try:
         finite(_without_padding(values, token_mask), name=f"layer {layer}")
@@ -201,16 +201,16 @@ def check_layer(
         broken = not_finite(named_tensors(network.blocks[layer - 1]))
         if broken:
             raise InputError(
-                f"layer {layer}: the weight {broken[0]} holds NaN or infinity, so its paths mean "
-                "nothing; load the weights again, or look where training broke down."
+                f"layer {layer}: the weight {broken[0]} holds NaN or infinity; reload the "
+                "weights, or find where training diverged."
             ) from None
         raise InputError(
-            f"{error} Weights and input are finite, so numbers overflow here: scale the input down."
+            f"{error} Weights and input are finite, so values overflow here: scale the input down."
         ) from None
 
 
 class Watch:
-    """Notes what ``check_layer`` would check, and looks at all of it once: that waits."""
+    """Records what ``check_layer`` would check, and checks all of it in one GPU synchronisation."""
 
     def __init__(self) -> None:
         self._sums: list[Tensor] = []
@@ -218,12 +218,12 @@ class Watch:
     def note(
         self, network: Network, layer: int, values: Tensor, token_mask: Tensor | None = None
     ) -> None:
-        """In the place of ``check_layer``."""
+        """Record values; used instead of ``check_layer``."""
         del network, layer
         self._sums.append(_without_padding(values, token_mask).sum())
 
     def saw_only_numbers(self) -> bool:
-        """Whether everything was finite, or at least every sum of it, which is less likely."""
+        """Whether all recorded sums are finite."""
         first = self._sums[0].device
         return bool(torch.stack([total.to(first) for total in self._sums]).isfinite().all())
 
@@ -240,7 +240,7 @@ def _without_padding(values: Tensor, token_mask: Tensor | None) -> Tensor:
 def frozen_steps(
     network: Network, x: Tensor, token_mask: Tensor | None = None, *, check: Check = check_layer
 ) -> Iterator[FrozenStep]:
-    """Run a network and freeze it, step by step; nothing is kept but what the caller keeps.
+    """Run a network and freeze it, step by step; previous steps are not kept.
 
     ``check`` is called with the state after each step.
     """
@@ -248,7 +248,7 @@ def frozen_steps(
     finite(state, name="x")
     if state.dtype not in (torch.float32, torch.float64):
         raise KindError(
-            f"the network is {state.dtype}, in which sums over paths mean nothing; "
+            f"the network is {state.dtype}, which is too imprecise for sums over paths; "
             "convert it and its input: network.float(), x.float()."
         )
     for layer, (block, seen) in enumerate(network.sighted_blocks(x.shape[1], token_mask), start=1):
@@ -264,9 +264,9 @@ def frozen_steps(
 def attention_patterns(
     network: Network, x: Hidden, *, layers: int
 ) -> Iterator[Float[Tensor, "head query key"]]:
-    """The attention matrices of the first layers on a single sample; silent heads are left out.
+    """The attention matrices of the first layers on a single sample, without removed heads.
 
-    One layer's at a time: all of them may be more than memory holds.
+    One layer at a time, because all layers may exceed memory.
     """
     given = 0
     for step in frozen_steps(network, x):
@@ -281,7 +281,7 @@ def attention_patterns(
 def _freeze_step(
     step: Step, x: Hidden, seen: Visibility, layer: int, *, closes: bool
 ) -> FrozenStep:
-    """Freeze a step at its input; its output is computed on the way, in one pass."""
+    """Freeze a step at its input and compute its output, in one pass."""
     total = step.skip * x
     branches = []
     for branch in step.branches:
@@ -313,7 +313,7 @@ def _freeze_branch(branch: Branch, x: Hidden, seen: Visibility) -> tuple[FrozenB
 
 
 def _freeze_mlp(mlp: MLP, y: Hidden) -> tuple[FrozenMLP, Hidden]:
-    """The frozen MLP, and its output at this input, for which ``W₁`` need not be applied twice."""
+    """The frozen MLP and its output at this input; ``W₁`` is applied only once."""
     phi = activation(mlp.activation)
     if mlp.gate is not None:
         gate = phi(mlp.gate(y))
@@ -330,7 +330,7 @@ def _freeze_mlp(mlp: MLP, y: Hidden) -> tuple[FrozenMLP, Hidden]:
 
 
 def _with_matrices(phi: str, y: Hidden) -> MLP:
-    """An activation alone as an MLP, whose matrices are then the identity."""
+    """An activation without matrices as an MLP whose matrices are the identity."""
     unit = make_linear(torch.eye(y.shape[-1], dtype=y.dtype, device=y.device))
     return MLP(up=unit, down=unit, gate=None, activation=phi)
 

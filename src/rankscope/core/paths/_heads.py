@@ -1,4 +1,4 @@
-"""What flows through each head: all paths through it, everything else frozen."""
+"""The contribution of each head: all paths through it, with everything else frozen."""
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -24,10 +24,10 @@ if TYPE_CHECKING:
 @checked
 @dataclass(frozen=True, repr=False)
 class HeadShares:
-    """The part of the output carried by all paths through each head.
+    """The part of the output that all paths through each head carry.
 
-    ``contributions`` are ``(layer, head, batch, token, feature)``. Parts of heads in different
-    layers overlap, because a path goes through several; those of one layer do not.
+    ``contributions`` are ``(layer, head, batch, token, feature)``. Contributions of heads in
+    different layers overlap, because a path passes through several; those of one layer do not.
     """
 
     contributions: Float[Tensor, "layer head batch token feature"]

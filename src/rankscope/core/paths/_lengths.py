@@ -39,11 +39,11 @@ Count = Literal["attention", "mlp", "both"]
 @checked
 @dataclass(frozen=True, repr=False)
 class PathLengths:
-    """What paths of each length contribute to the last layer, and their shares in every layer.
+    """The contribution of paths of each length to the last layer, and their shares in every layer.
 
-    ``contributions`` are ``(length, batch, token, feature)``; with ``bias``, what flows from the
-    biases, they sum to ``output``, the network's own. ``sums`` are the sums over all lengths at
-    every layer, without the biases. If long paths were left out they are not ``complete``.
+    ``contributions`` are ``(length, batch, token, feature)``; with ``bias``, the contribution of
+    the biases, they sum to ``output``, the output of the network. ``sums`` are the sums over all
+    lengths at every layer, without the biases. ``complete`` is False if long paths were omitted.
     """
 
     contributions: Float[Tensor, "length batch token feature"]
@@ -65,7 +65,7 @@ class PathLengths:
         )
 
     def _repr_html_(self) -> str:
-        """The mean shares in the last layer, length by length."""
+        """The mean shares in the last layer, by length."""
         from rankscope.show.display import card, table
 
         names = ("residual_share", "norm_share", "projection")
@@ -80,16 +80,16 @@ class PathLengths:
         return card("Paths by length, last layer", table(header, rows))
 
     def _last_shares(self, name: str) -> dict[int | None, float]:
-        """Mean shares by length, None being the biases, in the last layer."""
+        """Mean shares in the last layer by length; None stands for the biases."""
         shares = mean_shares(self.columns, "layer", "length", metric=name)
         return {length: share for (at, length), share in shares.items() if at == len(self.sums)}
 
     @cached_property
     def errors(self) -> tuple[float, ...]:
-        """How far lengths and biases are from summing to each layer's state, relative.
+        """The relative error of the sum of lengths and biases in each layer.
 
-        The biases are followed through the network on their own for this, not taken as what is
-        missing, and the states are those of a plain forward pass.
+        For this check the biases are propagated through the network, not computed as the
+        difference, and the states are those of a plain forward pass.
         """
         if not self.complete:
             return (float("nan"),) * len(self.sums)
@@ -100,7 +100,7 @@ class PathLengths:
 
     @property
     def reconstruction_error(self) -> float:
-        """The largest relative error of any layer's sum; NaN if long paths were left out."""
+        """The largest relative error of any layer's sum; NaN if long paths were omitted."""
         return max(self.errors)
 
     @property
@@ -116,7 +116,7 @@ class PathLengths:
         return tables.frame(self.columns)
 
     def plot(self) -> "figures.Figure":
-        """The shares at the last layer against the length."""
+        """The shares at the last layer by length."""
         from rankscope import tables
         from rankscope.show import figures
 
@@ -160,7 +160,7 @@ def path_lengths(
     with torch.no_grad():
         try:
             answer = _answer(question, watch.note)
-        except RankscopeError:  # perhaps of numbers that are none: then that is what is wrong
+        except RankscopeError:  # a value may not be finite: report that instead
             answer = None
         if answer is None or not watch.saw_only_numbers():
             answer = _answer(question, check_layer)
@@ -195,7 +195,7 @@ def truncations(
 ) -> Mapping[int, Hidden]:
     """``truncate`` at several lengths, for the price of the longest."""
     if not lengths:
-        raise InputError("no max_length was given; name at least one.")
+        raise InputError("max_length is empty; expected at least one length.")
     for length in lengths:
         whole("max_length", length, least=0)
     most = max(lengths)
@@ -206,7 +206,7 @@ def truncations(
 
 @dataclass(frozen=True)
 class _Question:
-    """What was asked, kept so that the answer can be checked."""
+    """The arguments of the call, kept so that the result can be checked."""
 
     network: Network
     x: Hidden
@@ -217,7 +217,7 @@ class _Question:
 
 
 def _answer(ask: _Question, check: Check) -> PathLengths:
-    """Follow all lengths through the network; ``check`` sees every layer's numbers."""
+    """Propagate all lengths through the network; ``check`` sees the values of every layer."""
     shares, sums = Shares(ask.measured), []
     biases = _biases(ask.network, ask.x, ask.token_mask, check)
     state, bias = ask.x, torch.zeros_like(ask.x)
@@ -229,11 +229,11 @@ def _answer(ask: _Question, check: Check) -> PathLengths:
             state = step.state
             check(ask.network, step.layer, lengths.streams, ask.token_mask)
             sums.append(lengths.streams.sum(0))
-            # With all paths at hand, the biases are what is left; else they are followed.
+            # With all paths, the biases are the difference; otherwise they are propagated.
             bias = state - sums[-1] if ask.max_length is None else next(biases)
             shares.record(step.layer, lengths.streams, bias, state)
             if check is check_layer:
-                shares.columns()  # raises where a share overflows, before a later layer does
+                shares.columns()  # raises if a share overflows, before a later layer does
     complete = not lengths.cut
     return PathLengths(lengths.streams, bias, state, tuple(sums), complete, shares.columns(), ask)
 
@@ -241,7 +241,7 @@ def _answer(ask: _Question, check: Check) -> PathLengths:
 def _biases(
     network: Network, x: Hidden, token_mask: Tensor | None, check: Check = check_layer
 ) -> Iterator[Hidden]:
-    """What the biases alone contribute to each layer, everything else frozen at this input."""
+    """The contribution of the biases to each layer, everything else frozen at this input."""
     bias = torch.zeros_like(x)
     for step in frozen_steps(network, x, token_mask, check=check):
         bias = step(bias.to(step.state.device).unsqueeze(0), biased=True).squeeze(0)
@@ -250,7 +250,7 @@ def _biases(
 
 
 def _error(summed: Hidden, state: Hidden, token_mask: Tensor | None) -> float:
-    """How far a sum of paths is from the state it should be, relative, on real tokens."""
+    """The relative error of a sum of paths, on real tokens."""
     kept = slice(None) if token_mask is None else token_mask.to(state.device)
     whole, rest = state[kept].double(), (summed - state)[kept].double()
     return float(torch.linalg.vector_norm(rest) / torch.linalg.vector_norm(whole).clamp(min=1e-300))
@@ -259,8 +259,8 @@ def _error(summed: Hidden, state: Hidden, token_mask: Tensor | None) -> float:
 class Advance:
     """The sums over paths of each length, step by step; counted branches lead to the next length.
 
-    One buffer holds every length there will be. Lengths are taken from the longest to the shortest,
-    so that each is read before what comes from the one below it is added to it.
+    One buffer holds all lengths. Lengths are updated from the longest to the shortest, so that each
+    is read before the contribution from the length below is added.
     """
 
     def __init__(
@@ -272,11 +272,11 @@ class Advance:
         self._buffer[0] = x
         self._count, self._counted = 1, counted
         self.cut = False
-        """Whether paths were left out because they are too long."""
+        """Whether paths were omitted because they are too long."""
 
     @property
     def streams(self) -> Streams:
-        """What there is now, by length; the next step overwrites it."""
+        """The current sums by length; the next step overwrites them."""
         return self._buffer[: self._count]
 
     def through(self, step: FrozenStep) -> None:
@@ -299,7 +299,7 @@ class Advance:
         step.after.apply_(self._buffer[:done])
 
     def _add_some(self, step: FrozenStep, first: int, end: int) -> None:
-        """What a step makes of the lengths from ``first`` to before ``end``, norm apart."""
+        """Apply a step, without its norm, to the lengths from ``first`` up to ``end``."""
         here = self._buffer[first:end]
         begun = []
         for branch in step.branches:
@@ -314,7 +314,7 @@ class Advance:
 
 
 def _longest(network: Network, counted: tuple[Kind, ...]) -> int:
-    """The length of the longest paths: how many steps have a branch that counts."""
+    """The length of the longest path: the number of steps with a counted branch."""
     parts = [
         ["attention" if isinstance(branch.part, Attention) else "mlp" for branch in step.branches]
         for block in network.blocks

@@ -1,4 +1,4 @@
-"""Paths through the heads of a network: one choice per layer, a head or the way around it."""
+"""Paths through the heads of a network: one choice per layer, a head or the skip."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -19,7 +19,7 @@ from rankscope.errors import InputError
 from rankscope.streams import stream
 
 _MOST = 10_000
-"""Layers and heads of a network whose paths are counted, one number a length."""
+"""The largest number of layers, and of heads, for which paths are counted."""
 _MOST_DRAWN = 1_000_000
 
 
@@ -50,7 +50,7 @@ class Path:
 
     @property
     def length(self) -> int:
-        """How many layers the path does not skip."""
+        """The number of layers that the path does not skip."""
         return sum(choice is not None for choice in self.choices)
 
     def __str__(self) -> str:
@@ -65,9 +65,7 @@ class Path:
             )
         wrong = [each for each in self.choices if each is not None and each >= heads]
         if wrong:
-            raise InputError(
-                f"the path {self} asks for head {wrong[0]}, but heads are 0 to {heads - 1}."
-            )
+            raise InputError(f"the path {self} uses head {wrong[0]}, expected 0 to {heads - 1}.")
 
 
 @checked
@@ -115,7 +113,7 @@ def sample_paths(
 @checked
 @dataclass(frozen=True)
 class PathCounts:
-    """How many paths of each length there are, and what part of all they make."""
+    """The number of paths of each length, and their proportions."""
 
     layers: int
     heads: int
@@ -136,7 +134,7 @@ class PathCounts:
 
     @property
     def proportions(self) -> tuple[float, ...]:
-        """Each length's part of all paths, by logarithms, so that no size overflows."""
+        """The proportion of each length, computed with logarithms to avoid overflow."""
         n = self.layers
         whole = n * log(self.heads + 1)
         return tuple(
@@ -147,7 +145,7 @@ class PathCounts:
 
 @checked
 def count_paths(layers: int, heads: int) -> PathCounts:
-    """How many paths of each length a network has.
+    """The number of paths of each length in a network.
 
     >>> from rankscope import count_paths
     >>> count_paths(2, 3).counts
@@ -225,7 +223,7 @@ def chained_matrices(
 def _follow_ways(
     step: FrozenStep, streams: Streams, ways: Sequence[tuple[int, int | None]]
 ) -> Float[Tensor, "way batch token feature"]:
-    """A step that each way takes from one of the streams, past the heads or through one of them."""
+    """One step of each path, from one of the streams, through the skip or a head."""
     past = step.skip * streams
     for branch in step.branches:
         if branch.kind == "mlp":

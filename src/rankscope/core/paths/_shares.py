@@ -1,4 +1,4 @@
-"""What part of a hidden state each stream carries: three answers, one row each."""
+"""The share of a hidden state that each stream carries: three metrics."""
 
 import math
 from collections import defaultdict
@@ -21,13 +21,12 @@ Whole = Float[Tensor, "metric 1 batch"]
 METRICS = ("residual_share", "norm_share", "projection")
 _CPU_CHUNK = 2**20
 _LARGE_CHUNK = 2**26
-"""Numbers of streams that are worked on at once. On a CPU, what an MLP makes of more would leave
-the cache; elsewhere larger products pay. Either way memory does not grow with the lengths times
-the MLP's width."""
+"""Values of streams processed at once. On a CPU, larger chunks would leave the cache; on a GPU
+larger products are faster. Either way memory does not grow with lengths times MLP width."""
 
 
 def chunk_size(streams: Streams) -> int:
-    """How many of these streams to work on at once, at least one."""
+    """The number of streams to process at once, at least one."""
     most = _CPU_CHUNK if streams.device.type == "cpu" else _LARGE_CHUNK
     return max(1, most // streams[0].numel())
 
@@ -45,20 +44,20 @@ def mean_shares(
 
 
 class _Group(NamedTuple):
-    """Shares of some streams in one layer, still where they were computed."""
+    """Shares of some streams in one layer, on their device."""
 
     layer: int
     column: str
-    """What tells the streams apart, and which is which."""
+    """The column that identifies the streams, and its values."""
     names: list[int | None]
     values: Sizes
 
 
 class Shares:
-    """Collects shares of the tokens that are measured, and keeps only numbers.
+    """Collects shares of the measured tokens.
 
-    The numbers stay on their device until ``columns`` asks for all of them at once: every single
-    question would wait for what the device is still at.
+    Values stay on their device until ``columns`` reads all of them: each single read would be a GPU
+    synchronisation.
     """
 
     def __init__(self, measured: Tensor | None) -> None:
@@ -67,7 +66,7 @@ class Shares:
         self._groups: list[_Group] = []
 
     def record(self, layer: int, streams: Streams, bias: Hidden, state: Hidden) -> None:
-        """The shares of every length and of the biases in one layer's state."""
+        """Record the shares of every length and of the biases in the state of one layer."""
         mask = None if self._measured is None else self._measured.to(state.device)
         whole = _sizes(state.unsqueeze(0), state, mask)
         lengths: list[int | None] = list(range(len(streams)))
@@ -77,7 +76,7 @@ class Shares:
     def record_heads(
         self, streams: Float[Tensor, "layer head batch token feature"], state: Hidden
     ) -> None:
-        """The shares of what flows through each head in the last layer's state."""
+        """Record the share of each head in the state of the last layer."""
         mask = None if self._measured is None else self._measured.to(state.device)
         whole = _sizes(state.unsqueeze(0), state, mask)
         for layer, heads in enumerate(streams, start=1):
@@ -90,11 +89,12 @@ class Shares:
         self._groups.append(_Group(layer, column, names, ratios))
 
     def columns(self) -> Columns:
-        """All shares so far as a table, or an error that names the first one that overflows."""
+        """All shares so far as a table; raises if one overflows."""
         columns: Columns = defaultdict(list)
         device = self._groups[-1].values.device
         flat = [group.values.flatten().to(device) for group in self._groups]
-        parts = torch.cat(flat).double().cpu().split([len(values) for values in flat])  # at once
+        # All values in one transfer.
+        parts = torch.cat(flat).double().cpu().split([len(values) for values in flat])
         for group, part in zip(self._groups, parts, strict=True):
             numbers = part.view(group.values.shape).tolist()
             for metric, by_stream in zip(METRICS, numbers, strict=True):

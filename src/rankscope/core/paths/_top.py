@@ -1,4 +1,4 @@
-"""The paths that carry most: exact when there are few, else a search that knows what it missed."""
+"""The paths with the largest contributions: exact if there are few, else a bounded search."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -19,9 +19,9 @@ from rankscope.errors import InputError
 from rankscope.numerals import MOST_ROWS, cut, short
 
 _MOST_BYTES = 2**30
-"""What all continued prefixes of a layer would take together."""
+"""Bytes that all continued prefixes of a layer may take."""
 _AT_ONCE = 2**28
-"""Bytes of what is in work at one time: some prefixes, continued through one layer."""
+"""Bytes processed at a time: some prefixes, continued through one layer."""
 
 Choices = tuple[int | None, ...]
 """The first layers of a path."""
@@ -32,9 +32,9 @@ Choices = tuple[int | None, ...]
 class TopPaths:
     """Paths by their residual contribution, largest first.
 
-    ``values`` are ``‖res(P_path X W_path)‖_F`` over the whole batch. If ``proven``, no path left
-    out carries more than these; else ``missed_at_most`` bounds what one of them could carry, and
-    the values are lower bounds on the true ones.
+    ``values`` are ``‖res(P_path X W_path)‖_F`` over the whole batch. If ``proven``, no omitted path
+    carries more than these; otherwise ``missed_at_most`` is an upper bound on the contribution of
+    any of them, and the values are lower bounds on the true ones.
     """
 
     paths: tuple[Path, ...]
@@ -55,7 +55,7 @@ class TopPaths:
         return "\n".join([*rows, self._verdict()])
 
     def _repr_html_(self) -> str:
-        """The largest ones, and what is known about those left out."""
+        """The largest paths, and what is known about the omitted ones."""
         from rankscope.show.display import card, paragraph, table
 
         pairs = list(zip(self.paths, self.values, strict=True))[:MOST_ROWS]
@@ -126,7 +126,7 @@ def top_paths(
 
 
 def _at_once(network: Network, x: Tensor) -> int:
-    """How many prefixes are continued at a time: all of them in small networks."""
+    """The number of prefixes continued at a time: all of them in small networks."""
     spec = network.spec
     widest = 4 * spec.width + 2 * spec.mlp_width  # what a step makes of one token on the way
     one = (spec.heads + 1) * x.shape[0] * x.shape[1] * widest * x.element_size()
@@ -135,18 +135,18 @@ def _at_once(network: Network, x: Tensor) -> int:
 
 @dataclass
 class _Largest:
-    """The largest of many streams, which are never all there at once."""
+    """The largest of many streams, which are never all in memory."""
 
     budget: int
     token_mask: Tensor | None
     prefixes: list[Choices] = field(default_factory=list)
     lost: float = 0.0
-    """The norm of the largest one that was dropped."""
+    """The norm of the largest stream that was dropped."""
     streams: Tensor = field(init=False)
     sizes: Tensor = field(init=False)
 
     def add(self, streams: Longer, prefixes: list[Choices]) -> None:
-        """Keep those that are among the largest so far."""
+        """Keep the streams that are among the largest so far."""
         real = streams
         if self.token_mask is not None:
             real = torch.where(self.token_mask.to(streams.device)[..., None], streams, 0.0)
@@ -200,7 +200,7 @@ def _expand(
 
 
 def _norms_to_come(steps: list[FrozenStep]) -> list[float]:
-    """For each layer, how much the layers after it can enlarge a stream's Frobenius norm."""
+    """For each layer, the largest factor of the later layers on the Frobenius norm of a stream."""
     layers = steps[-1].layer
     gains = [1.0] * (layers + 1)
     for step in steps:
@@ -212,7 +212,7 @@ def _norms_to_come(steps: list[FrozenStep]) -> list[float]:
 
 
 def _gain(step: FrozenStep) -> float:
-    """The largest operator norm of any choice this step offers."""
+    """The largest operator norm of any choice in this step."""
     around = step.skip + sum(
         _branch_gain(branch) for branch in step.branches if branch.kind == "mlp"
     )
@@ -242,7 +242,7 @@ def _largest_head(part: FrozenAttention) -> float:
 
 
 def _norm_gain(norm: _frozen.FrozenNorm) -> float:
-    """Centring is a projection, so only the factor can enlarge."""
+    """Centering is a projection, so only the factor can increase the norm."""
     return 1.0 if norm.factor is None else float(norm.factor.abs().max())
 
 

@@ -1,4 +1,4 @@
-"""The law of random networks: what they do to tokens, predicted from the tokens' inner products."""
+"""Predictions of what random networks do to tokens, from the inner products of the tokens."""
 
 from rankscope.core.prediction._gradients import GRADIENTS as GRADIENTS
 from rankscope.core.prediction._gradients import measured_gradients

@@ -1,4 +1,4 @@
-"""What a layer does, for any arithmetic: steps of branches between norms, as in a block."""
+"""One layer in any arithmetic: steps of branches between norms, as in a block."""
 
 import math
 from abc import ABC, abstractmethod
@@ -46,7 +46,7 @@ State = TypeVar("State")
 
 @dataclass(frozen=True)
 class Arithmetic(ABC, Generic[State]):
-    """Parts of a block on states of some kind, each sample with weights of its own."""
+    """The parts of a block on some kind of state; each sample has its own weights."""
 
     weights: Weights
     visibility: Visibility
@@ -54,19 +54,19 @@ class Arithmetic(ABC, Generic[State]):
 
     @property
     def spec(self) -> Spec:
-        """What the networks are made of."""
+        """The spec of the networks."""
         return self.weights.spec
 
     @abstractmethod
     def columns(self, state: State) -> int:
-        """The coordinates the stream is known in."""
+        """The number of coordinates of the stream so far."""
 
     @abstractmethod
     def norm(self, state: State) -> State: ...
 
     @abstractmethod
     def attention(self, state: State) -> tuple[State, PerSample]:
-        """The heads side by side, and the mean entropy of their weights."""
+        """The concatenated heads, and the mean entropy of their weights."""
 
     @abstractmethod
     def hidden(self, state: State) -> State:
@@ -74,7 +74,7 @@ class Arithmetic(ABC, Generic[State]):
 
     @abstractmethod
     def into_stream(self, matrix: MatrixName, rows: State, known: int) -> State:
-        """What leaves the heads or hidden units, in the known coordinates and new ones."""
+        """The output of heads or hidden units, in the known coordinates and new ones."""
 
     @abstractmethod
     def add(self, skip: float, state: State, branches: list[State]) -> State: ...
@@ -118,7 +118,7 @@ class Arithmetic(ABC, Generic[State]):
             query=drawn("query", inner),
             key=drawn("key", kv_inner),
             value=drawn("value", kv_inner),
-            # What leaves the heads is drawn when it is known.
+            # The output projection is drawn once its input is known.
             output=Stack(torch.empty(len(weights.streams), 0, inner, dtype=weights.dtype)),
             scores=spec.build_scores(weights.dtype),
             heads=spec.heads,
@@ -129,12 +129,12 @@ class Arithmetic(ABC, Generic[State]):
         )
 
     def rule(self) -> NormRule | None:
-        """What the norms do; gains are one and biases zero, as they start."""
+        """The rule of the norms; gains are one and biases zero, as at initialisation."""
         norm = build_norm(self.spec.norm, 1, eps=self.spec.norm_eps, bias=False)
         return norm_rule(norm, torch.float64)
 
     def normalise(self, x: Coordinates) -> Coordinates:
-        """Tokens of plain coordinates after a norm."""
+        """Tokens in plain coordinates after a norm."""
         rule = self.rule()
         if rule is None:
             return x
@@ -142,19 +142,19 @@ class Arithmetic(ABC, Generic[State]):
         square = x.square().sum(-1, keepdim=True)
         if rule.square == "mean":
             square = square / self.spec.width
-        # A token of zeros stays zero, whether the norm says so or the token is padding.
+        # A token of zeros stays zero, with any norm, as does padding.
         empty = square + rule.eps == 0
         return x * torch.rsqrt(torch.where(empty, 1.0, square + rule.eps))
 
 
 def _without_ones(x: Tensor) -> Tensor:
-    """Tokens without their first coordinate, that along the row of ones."""
+    """Set the first coordinate, the one along the row of ones, to zero."""
     return torch.cat((torch.zeros_like(x[..., :1]), x[..., 1:]), -1)
 
 
 @dataclass(frozen=True)
 class Plain(Arithmetic[Coordinates]):
-    """Floats, as long as tokens are neither nearly alike nor beyond all measure."""
+    """Plain floats, for tokens that are neither nearly equal nor too large or too small."""
 
     token_mask: Tensor | None
 
@@ -195,22 +195,22 @@ class Plain(Arithmetic[Coordinates]):
 
 @dataclass(frozen=True)
 class Scaled(Arithmetic[SplitState]):
-    """Scaled arithmetic, for networks whose tokens are nearly alike, or too large or too small."""
+    """Scaled arithmetic, for tokens that are nearly equal, too large or too small."""
 
     def columns(self, state: SplitState) -> int:
         return state.mantissa.shape[-1]
 
     def norm(self, state: SplitState) -> SplitState:
-        """That of tokens of ``width`` features, in fewer coordinates."""
+        """The norm of tokens of ``width`` features, in fewer coordinates."""
         rule, columns = self.rule(), self.columns(state)
         if rule is None:
             return state
         if rule.centers:
-            common, own = (
+            common, deviation = (
                 ScaledTensor.of(_without_ones(part.mantissa), part.log, lost=part.lost)
                 for part in (state.common, state.deviation)
             )
-            state = SplitState(common, own, state.token_mask)
+            state = SplitState(common, deviation, state.token_mask)
         if rule.square == "sum":
             norm = build_norm(self.spec.norm, columns, eps=self.spec.norm_eps, bias=False).double()
             return apply_norm(norm, state)
@@ -222,8 +222,8 @@ class Scaled(Arithmetic[SplitState]):
     def attention(self, state: SplitState) -> tuple[SplitState, PerSample]:
         heads = self.heads(self.columns(state))
         weights = split_attention(heads, state, self.visibility)
-        pattern = weights.shared + weights.own * weights.log.exp()[:, None, None, None]
-        # Rounding of a sum of two parts, which need not add up to one in the last digit.
+        pattern = weights.shared + weights.delta * weights.log.exp()[:, None, None, None]
+        # The sum of the two parts may differ from one by rounding.
         pattern = pattern.clamp(min=0.0)
         pattern = pattern / pattern.sum(-1, keepdim=True)
         entropy = attention_entropy(pattern, token_mask=state.token_mask).mean(-1)
@@ -255,10 +255,10 @@ class Scaled(Arithmetic[SplitState]):
 
 
 def widen(state: SplitState, columns: int) -> SplitState:
-    """Zeros in coordinates a state does not have."""
+    """Append coordinates of zeros."""
     more = (0, columns - state.mantissa.shape[-1])
-    common, own = (
+    common, deviation = (
         ScaledTensor(pad(part.mantissa, more), part.log, part.lost)
         for part in (state.common, state.deviation)
     )
-    return SplitState(common, own, state.token_mask)
+    return SplitState(common, deviation, state.token_mask)

@@ -1,14 +1,14 @@
-"""Random networks, drawn only where they are looked at: tokens in few coordinates, and matrices.
+"""Random networks, drawn only in the directions that the tokens use.
 
-Inner products are all that matters of tokens. The first coordinate is along the row of ones,
-because LayerNorm takes that direction away; the others are any orthonormal ones.
+Only inner products of tokens matter. The first coordinate is along the row of ones, because
+LayerNorm removes that direction; the others are any orthonormal ones.
 
-A matrix W of independent normal entries is the same in law after any rotation. The rows of X span
-at most n of d dimensions, so ``XW`` needs W in those alone: in coordinates L with ``LLᵀ = XXᵀ`` it
-is ``LZ`` with Z normal, whatever the width. What leaves the heads, ``AW`` for A of n rows, is
-``CZ`` with ``CCᵀ = AAᵀ`` and Z of n rows and d columns, of which the first are the coordinates X
-has already, and of all the others only their inner products matter: those are a Wishart matrix,
-whose triangular factor is known (Bartlett 1933). So each is drawn exactly, at any width.
+A matrix W of independent normal entries has the same distribution after any rotation. The rows of X
+span at most n of d dimensions, so ``XW`` needs W only in those: in coordinates L with ``LLᵀ = XXᵀ``
+it is ``LZ`` with Z normal, at any width. The output of the heads, ``AW`` for A of n rows, is ``CZ``
+with ``CCᵀ = AAᵀ`` and Z of n rows and d columns. The first columns are the coordinates of X; for
+the others only their inner products matter, a Wishart matrix with a known triangular factor
+(Bartlett 1933). So every draw is exact, at any width.
 """
 
 import math
@@ -26,53 +26,53 @@ from rankscope.streams import stream
 Coordinates = Float[Tensor, "batch token _"]
 """Tokens in any number of coordinates."""
 Figures = dict[str, Float[Tensor, "network"]]
-"""Each metric, network by network."""
+"""Each metric by network."""
 Course = dict[str, Float[Tensor, "layer network"]]
 """Each metric, by layer and network."""
 Matrix = Float[Tensor, "batch _ _"]
 
 
 def coordinates(x: Coordinates) -> Coordinates:
-    """Tokens as they are given, reflected so that the row of ones is the first coordinate."""
+    """The given tokens, reflected so that the row of ones is the first coordinate."""
     width = x.shape[-1]
     normal = torch.full((width,), 1 / math.sqrt(width), dtype=x.dtype)
     normal[0] -= 1.0
     square = normal.square().sum()
-    if square == 0:  # one feature: it is the row of ones already
+    if square == 0:  # one feature: it is along the row of ones
         return x
     return x - 2 * (x @ normal / square).unsqueeze(-1) * normal
 
 
 def from_kernel(kernel: Float[Tensor, "batch token token"], width: int) -> Coordinates:
-    """Tokens whose Gram matrix ``XXᵀ/width`` this is, if possible none along the row of ones."""
+    """Tokens with the Gram matrix ``XXᵀ/width``, if possible orthogonal to the row of ones."""
     size = kernel.abs().amax((-2, -1), keepdim=True)
     values, vectors = torch.linalg.eigh(kernel / torch.where(size > 0, size, 1.0))
     roots = values.clamp(min=0.0).sqrt() * size.squeeze(-1).sqrt() * math.sqrt(width)
     kept: Tensor = (vectors * roots.unsqueeze(-2))[..., -width:]
-    if kept.shape[-1] == width:  # no direction is left over: the one of least weight is the ones'
+    if kept.shape[-1] == width:  # the direction of least weight becomes the row of ones
         return kept
     return torch.cat((torch.zeros_like(kept[..., :1]), kept), -1)
 
 
 def compress(x: Coordinates) -> Coordinates:
-    """The same tokens in no more coordinates than there are tokens, and one for the ones."""
+    """The same tokens in at most as many coordinates as tokens, plus the first."""
     return torch.cat((x[..., :1], triangular(x[..., 1:])), -1)
 
 
 def compress_split(state: SplitState, *, first: int = 1) -> SplitState:
-    """The same for a state, whose common row is one token more; the ``first`` columns stay."""
-    common, own = state.common, state.deviation
-    rows = torch.cat((common.mantissa.unsqueeze(1), own.mantissa), 1)
+    """``compress`` for a state, whose common row counts as a token; the ``first`` columns stay."""
+    common, deviation = state.common, state.deviation
+    rows = torch.cat((common.mantissa.unsqueeze(1), deviation.mantissa), 1)
     rows = torch.cat((rows[..., :first], triangular(rows[..., first:])), -1)
     return SplitState(
         ScaledTensor.of(rows[:, 0], common.log, lost=common.lost),
-        ScaledTensor.of(rows[:, 1:], own.log, lost=own.lost),
+        ScaledTensor.of(rows[:, 1:], deviation.log, lost=deviation.lost),
         state.token_mask,
     )
 
 
 def triangular(rows: Float[Tensor, "batch row column"]) -> Float[Tensor, "batch row short"]:
-    """C with ``CCᵀ = RRᵀ``, as many columns as there are rows, or as R has if these are fewer."""
+    """C with ``CCᵀ = RRᵀ`` and at most as many columns as rows."""
     if rows.shape[-1] <= rows.shape[-2]:
         return rows
     factor: Tensor = torch.linalg.qr(rows.mT, mode="r").R.mT
@@ -81,31 +81,31 @@ def triangular(rows: Float[Tensor, "batch row column"]) -> Float[Tensor, "batch 
 
 @dataclass(frozen=True)
 class Streams:
-    """One generator for each network drawn, so that none depends on how many others there are."""
+    """One generator per network, so that no network depends on the number of others."""
 
     generators: Sequence[torch.Generator]
 
     @classmethod
     def of(cls, seed: int, networks: Sequence[tuple[int, int]], use: str = "tokens") -> "Streams":
-        """For each ``(draw, sample)``; two samples of one draw are as independent as two draws."""
+        """A generator for each ``(draw, sample)``; two samples of one draw are independent."""
         return cls([stream(seed, "prediction", use, draw, sample) for draw, sample in networks])
 
     def __len__(self) -> int:
         return len(self.generators)
 
     def select(self, chosen: Sequence[int]) -> "Streams":
-        """The streams of some of the networks, which go on where they are."""
+        """The streams of some of the networks, without resetting them."""
         return Streams([self.generators[index] for index in chosen])
 
     def normal(self, *shape: int) -> Float[Tensor, "batch *shape"]:
-        """Standard normal numbers, a tensor of this shape for each network."""
+        """Standard normal numbers, one tensor of this shape per network."""
         out = torch.empty(len(self), *shape, dtype=torch.float32)
         for part, generator in zip(out, self.generators, strict=True):
             part.normal_(generator=generator)
         return out
 
     def chi(self, freedom: Int[Tensor, "row"]) -> Float[Tensor, "batch row"]:
-        """Lengths of standard normal vectors of ``freedom`` entries."""
+        """Norms of standard normal vectors of ``freedom`` entries."""
         half = freedom.double() / 2
         drawn = [torch._standard_gamma(half, generator=each) for each in self.generators]
         return (2 * torch.stack(drawn)).sqrt()
@@ -113,7 +113,7 @@ class Streams:
 
 @dataclass(frozen=True)
 class Weights:
-    """The weights of one network for each stream; ``limit`` is that of infinite width."""
+    """The weights of one network per stream; ``limit`` selects infinite width."""
 
     spec: Spec
     streams: Streams
@@ -121,11 +121,11 @@ class Weights:
     limit: bool = False
 
     def select(self, chosen: list[int], dtype: torch.dtype) -> "Weights":
-        """Those of some of the networks, in another precision."""
+        """The weights of some of the networks, in another dtype."""
         return Weights(self.spec, self.streams.select(chosen), dtype, self.limit)
 
     def from_stream(self, matrix: MatrixName, known: int, outputs: int) -> Matrix:
-        """A matrix from the stream, in the ``known`` coordinates that X has of its ``width``."""
+        """A matrix from the stream, in the ``known`` coordinates of its ``width``."""
         width, init = self.spec.width, self.spec.init
         drawn = self.normal(known, outputs)
         if not init.is_orthogonal(matrix) or self.limit:
@@ -134,9 +134,9 @@ class Weights:
         return self._gain(matrix) * _orthonormal(drawn, beyond)
 
     def into_stream(self, matrix: MatrixName, rows: int, inputs: int, known: int) -> Matrix:
-        """A matrix into the stream, on ``rows`` of the ``inputs`` directions it acts on.
+        """A matrix into the stream, on ``rows`` of the ``inputs`` directions of its input.
 
-        Its columns are the ``known`` coordinates of the stream, and new ones beside them.
+        Its columns are the ``known`` coordinates of the stream, followed by new ones.
         """
         width, init = self.spec.width, self.spec.init
         deviation = init.deviation(matrix, inputs, width)
@@ -152,18 +152,18 @@ class Weights:
         return self._gain(matrix) * _orthonormal(drawn, beyond)
 
     def _gain(self, matrix: MatrixName) -> float:
-        """By how much an orthogonal matrix lengthens rows."""
+        """The factor by which an orthogonal matrix changes the norm of rows."""
         return self.spec.init.scale * self.spec.init.scales.get(matrix, 1.0)
 
     def normal(self, *shape: int) -> Matrix:
-        """Standard normal numbers for each network; more digits than float32's mean nothing."""
+        """Standard normal numbers for each network, drawn in float32."""
         return self.streams.normal(*shape).to(self.dtype)
 
     def _factor(self, rows: int, columns: int) -> Matrix:
-        """A matrix as good as a normal one of this shape: its rows have the same inner products.
+        """A matrix whose rows have the inner products of a normal matrix of this shape.
 
-        Where it is wider than high, its triangular factor: lengths on the diagonal, normal numbers
-        below it.
+        If it is wider than high, its triangular factor: chi-distributed diagonal, normal entries
+        below.
         """
         if columns <= rows:
             return self.normal(rows, columns)
@@ -173,7 +173,7 @@ class Weights:
 
 
 def _orthonormal(drawn: Matrix, beyond: Matrix) -> Matrix:
-    """Some columns of random orthonormal rows, of which ``beyond`` holds what is not asked for."""
+    """Some columns of random orthonormal rows; ``beyond`` is the number of columns left out."""
     whole = torch.cat((drawn, beyond), -1).double()
     lower = torch.linalg.cholesky(whole @ whole.mT)
     out: Tensor = torch.linalg.solve_triangular(lower, drawn.double(), upper=False)

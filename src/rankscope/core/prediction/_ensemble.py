@@ -1,4 +1,4 @@
-"""Many random networks, followed layer by layer: in floats while those will do, else scaled."""
+"""Many random networks, run layer by layer: in plain floats or in scaled arithmetic."""
 
 import math
 from collections.abc import Sequence
@@ -20,20 +20,20 @@ from rankscope.process import one_thread
 
 
 def of_tokens(x: Coordinates, token_mask: Tensor | None) -> Figures:
-    """Figures of tokens in plain coordinates; none of them changes when tokens are rotated."""
+    """Metrics of tokens in plain coordinates; all are invariant under rotations."""
     relative = deviations(x, token_mask=token_mask).relative_dispersion()
-    found = {
+    figures = {
         "relative_dispersion": relative,
         "log10_relative_dispersion": relative.log10(),
         "mean_cosine": mean_cosine(x, token_mask=token_mask),
         "effective_rank": effective_rank(x, token_mask=token_mask),
         "token_norm": token_norm(x, token_mask=token_mask),
     }
-    return {name: values.double() for name, values in found.items()}
+    return {name: values.double() for name, values in figures.items()}
 
 
 def of_state(state: SplitState) -> Figures:
-    """The same of split states, whose residuals and sizes no float need hold."""
+    """Metrics of split states, whose residuals and sizes may exceed the range of floats."""
     size = state.log_norm(norm="fro")
     relative = state.log_residual(norm="fro") - torch.where(size.isneginf(), 0.0, size)
     unit = state.unit()
@@ -58,15 +58,15 @@ _GAINS = 0.03, 30.0
 _HELD = 0.1
 
 _AT_ONCE = 2**25  # numbers of the largest tensor of a group
-_SMALL = 2**21  # numbers of all layers and networks, below which threads are not worth their start
-_DIGITS = 10 * math.log(10)  # of sixteen digits, how many may be lost before a figure is in doubt
+_SMALL = 2**21  # numbers of all layers and networks below which threads do not pay off
+_DIGITS = 10 * math.log(10)  # how many of sixteen digits may be lost before a figure is in doubt
 
 Networks = Sequence[tuple[int, int]]
 """(draw, sample) pairs: a random network each."""
 
 
 class Ensemble:
-    """Random networks of one spec in the middle of a run, each on a sample of its own."""
+    """Random networks of one spec during a run, each on its own sample."""
 
     def __init__(
         self,
@@ -79,7 +79,7 @@ class Ensemble:
     ) -> None:
         self.spec, self.mask = spec, token_mask
         self.weights = Weights(spec, streams, torch.float64, limit)
-        # Scaled arithmetic cannot hold what centred attention has in common without a skip.
+        # Scaled arithmetic does not support centred attention without a skip.
         self.only_floats = spec.centered and not spec.skips[0]
         self.precision = torch.float64 if self.only_floats else torch.float32
         scaled = self._leaves_floats(x, token_mask)
@@ -88,7 +88,7 @@ class Ensemble:
         self.state = SplitState.of(x[scaled], self._of(self._scaled)) if scaled.any() else None
 
     def advance(self, at: int) -> PerSample:
-        """Run layer ``at``, counted from 0, and tell the entropy of its attention."""
+        """Run layer ``at``, counted from 0; return the entropy of its attention."""
         mask = self.spec.masks[at]
         removed = frozenset(head for layer, head in self.spec.removed_heads if layer == at)
         entropy = torch.empty(len(self.weights.streams), dtype=torch.float64)
@@ -96,19 +96,19 @@ class Ensemble:
         if self.state is not None:
             seen = Visibility.of(mask, tokens, self.state.token_mask, self.x.device)
             weights = self.weights.select(self._scaled.tolist(), torch.float64)
-            self.state, found = Scaled(weights, seen, removed).layer(self.state)
-            entropy[self._scaled] = found
+            self.state, layer_entropy = Scaled(weights, seen, removed).layer(self.state)
+            entropy[self._scaled] = layer_entropy
         if len(self._plain):
             padding = self._of(self._plain)
             seen = Visibility.of(mask, tokens, padding, self.x.device)
             weights = self.weights.select(self._plain.tolist(), self.precision)
-            self.x, found = Plain(weights, seen, removed, padding).layer(self.x)
-            entropy[self._plain] = found.double()
+            self.x, layer_entropy = Plain(weights, seen, removed, padding).layer(self.x)
+            entropy[self._plain] = layer_entropy.double()
             self._hand_over()
         return entropy
 
     def lost(self) -> PerSample:
-        """By how much, as a logarithm, sums on the way here have been smaller than their terms."""
+        """The largest loss of digits in sums so far, as a logarithm."""
         out = torch.zeros(len(self.weights.streams), dtype=torch.float64)
         if self.state is not None:
             parts = (self.state.common.lost, self.state.deviation.lost)
@@ -117,7 +117,7 @@ class Ensemble:
         return out
 
     def figures(self) -> Figures:
-        """What is told of the tokens as they are now, in the order of the streams."""
+        """The metrics of the current tokens, in the order of the streams."""
         parts: list[tuple[Tensor, Figures]] = []
         if len(self._plain):
             parts.append((self._plain, of_tokens(self.x, self._of(self._plain))))
@@ -131,14 +131,14 @@ class Ensemble:
         return out
 
     def _leaves_floats(self, x: Coordinates, token_mask: Tensor | None) -> Bool[Tensor, "network"]:
-        """Whether floats might not do for the next layer, network by network."""
+        """Whether plain floats may fail in the next layer, by network."""
         if self.only_floats:
             return torch.zeros(len(x), dtype=torch.bool)
         spec, size = self.spec, token_norm(x, token_mask=token_mask)
         inner, units = spec.heads * spec.head_width, spec.mlp_width
 
         def gain(matrix: MatrixName, inputs: int, outputs: int) -> float:
-            """By how much a matrix lengthens rows."""
+            """The factor by which a matrix changes the norm of rows."""
             return spec.init.deviation(matrix, inputs, outputs) * math.sqrt(outputs)
 
         query = gain("query", spec.width, inner)
@@ -148,7 +148,7 @@ class Ensemble:
         moderate = _GAINS[0] <= min(gains) and max(gains) <= _GAINS[1]
         # About how much of what the branches of a layer add its skips hold, for tokens of a size.
         normed = spec.norm != "none" and spec.norm_place != "post"
-        entering = math.sqrt(spec.width) if normed else size  # or what leaves is normalised
+        entering = math.sqrt(spec.width) if normed else size  # or if the output is normalised
         held = [
             skip * size / (entering * math.prod(branch))
             for skip, branch in zip(spec.skips, (attention, mlp), strict=True)
@@ -159,7 +159,7 @@ class Ensemble:
         return None if self.mask is None else self.mask[index]
 
     def _hand_over(self) -> None:
-        """Networks that floats can no longer follow go on in scaled arithmetic."""
+        """Move networks that plain floats can no longer represent to scaled arithmetic."""
         leaving = self._leaves_floats(self.x, self._of(self._plain))
         if not leaving.any():
             return
@@ -171,14 +171,14 @@ class Ensemble:
 
 
 def need_scaling(x: Coordinates, token_mask: Tensor | None) -> Bool[Tensor, "network"]:
-    """Whether tokens are nearly alike, or their size is one whose squares leave float32."""
+    """Whether tokens are nearly equal, or their squares leave the range of float32."""
     alike = deviations(x, token_mask=token_mask).relative_dispersion() < _ALIKE
     size = token_norm(x, token_mask=token_mask)
     return alike | (size < _SIZES[0]) | (size > _SIZES[1])
 
 
 def _stack(one: SplitState, other: SplitState) -> SplitState:
-    """Two batches of states as one."""
+    """Concatenate two batches of states."""
     columns = max(state.mantissa.shape[-1] for state in (one, other))
     first, second = (widen(state, columns) for state in (one, other))
     mask = None
@@ -197,7 +197,7 @@ def _stack(one: SplitState, other: SplitState) -> SplitState:
 
 @dataclass(frozen=True)
 class Task:
-    """What is to be found out of every network."""
+    """What to compute for every network."""
 
     spec: Spec
     tokens: Coordinates
@@ -206,21 +206,21 @@ class Task:
     gradients: bool
     limit: bool
 
-    @torch.no_grad()  # which each thread says for itself
+    @torch.no_grad()  # needed in every thread
     def run(self, networks: Networks) -> tuple[Course, int]:
-        """Every figure by layer and network, and how many of the networks are in doubt."""
+        """Every metric by layer and network, and the number of networks in doubt."""
         index = torch.tensor([sample for _, sample in networks])
         x = self.tokens[index]
         mask = None if self.token_mask is None else self.token_mask[index]
         streams = Streams.of(self.seed, networks)
         ensemble = Ensemble(self.spec, x, mask, streams, limit=self.limit)
-        found = [ensemble.figures()]
-        entropies = [torch.full_like(next(iter(found[0].values())), math.nan)]
+        figures = [ensemble.figures()]
+        entropies = [torch.full_like(next(iter(figures[0].values())), math.nan)]
         for layer in range(self.spec.layers):
             entropies.append(ensemble.advance(layer))
-            found.append(ensemble.figures())
+            figures.append(ensemble.figures())
         doubtful = ensemble.lost() > _DIGITS
-        by_layer = {name: torch.stack([each[name] for each in found]) for name in found[0]}
+        by_layer = {name: torch.stack([row[name] for row in figures]) for name in figures[0]}
         by_layer["attention_entropy"] = torch.stack(entropies)
         if self.gradients:
             again = Streams.of(self.seed, networks, "gradients")
@@ -231,14 +231,14 @@ class Task:
 def side_by_side(task: Task, networks: Networks) -> list[tuple[Course, int]]:
     """All networks, in groups that fit into memory, one thread each.
 
-    Half of the work are decompositions and random numbers, in which PyTorch takes one thread.
+    Half of the work is decompositions and random numbers, for which PyTorch uses one thread.
     """
     spec, tokens = task.spec, task.tokens.shape[1]
     heads = spec.heads * max(tokens, spec.head_width)
-    # About how many numbers the widest part of a layer has, for one network.
+    # The approximate number of values in the widest part of a layer, for one network.
     numbers = (tokens + 1) * max((1 + spec.gated) * spec.mlp_width, heads, 2 * tokens)
     kept = numbers
-    if task.gradients:  # they keep what all layers made
+    if task.gradients:  # the results of all layers are kept
         kept = 4 * spec.layers * (numbers + (tokens + 1) * spec.width)
     size = max(1, _AT_ONCE // kept)
     with one_thread() as threads, ThreadPoolExecutor(threads) as pool:

@@ -1,10 +1,10 @@
-"""Gradients of random networks: the way back through weights drawn only where they are looked at.
+"""Gradients of random networks: backpropagation through weights drawn only where needed.
 
 A gradient may point anywhere in the stream, so here a state has all ``width`` coordinates: first
-those the tokens are known in, then as many zeros, which have gradients all the same. Where the
-chain rule asks for a matrix in directions the tokens never had, it is as fresh as any other, and
-is drawn then: ``∂Q Wᵀ`` has the known part ``∂Q Zᵀ`` and, beside it, normal rows with the inner
-products of ``∂Q``. So gradients are exact in law, too, as far as weights are normal.
+those of the tokens, then zeros, which have gradients as well. Where the chain rule needs a matrix
+in directions that no token used, it is drawn then: ``∂Q Wᵀ`` consists of the known part ``∂Q Zᵀ``
+and normal rows with the inner products of ``∂Q``. So gradients are exact in distribution for normal
+weights.
 """
 
 import copy
@@ -38,14 +38,14 @@ from rankscope.streams import stream
 
 
 class Ghosted(NamedTuple):
-    """Tokens in all coordinates, of which only the first ``known`` are not zero."""
+    """Tokens in all coordinates; only the first ``known`` are nonzero."""
 
     x: Coordinates
     known: int
 
 
 class _FromStream(Function):
-    """``XW`` for W drawn in the known coordinates; on the way back ``∂W`` is in the others."""
+    """``XW`` for W drawn in the known coordinates; the backward pass draws the others."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, matrix: Tensor, parts: "Differentiable", name: str) -> Tensor:
@@ -66,7 +66,7 @@ class _FromStream(Function):
 
 
 class _IntoStream(Function):
-    """``AW`` for W drawn on the directions A has; on the way back ``∂Wᵀ`` is in the others."""
+    """``AW`` for W drawn in the directions of A; the backward pass draws the others."""
 
     @staticmethod
     def forward(
@@ -105,7 +105,7 @@ class Differentiable(Arithmetic[Ghosted]):
 
     def attention(self, state: Ghosted) -> tuple[Ghosted, PerSample]:
         heads = self.heads(state.known)
-        for name in ("query", "key", "value"):  # the same, but they tell their gradients
+        for name in ("query", "key", "value"):  # the same, but their gradients are recorded
             setattr(heads, name, _Watched(getattr(heads, name).weight, self, name))
         values = heads.split(heads.value(state.x), heads.kv_heads)
         rows = heads.join(heads.mixing(state.x, self.visibility) @ values)
@@ -124,7 +124,7 @@ class Differentiable(Arithmetic[Ghosted]):
 
     def into_stream(self, matrix: MatrixName, rows: Ghosted, known: int) -> Ghosted:
         out: Tensor = _IntoStream.apply(rows.x, known, self, matrix)  # type: ignore[no-untyped-call]
-        # As many new coordinates as A has directions, as far as there are any left.
+        # As many new coordinates as A has directions, if that many are left.
         return Ghosted(out, min(self.spec.width, known + min(rows.x.shape[-2:])))
 
     def add(self, skip: float, state: Ghosted, branches: list[Ghosted]) -> Ghosted:
@@ -133,7 +133,7 @@ class Differentiable(Arithmetic[Ghosted]):
         return Ghosted(total + skip * state.x if skip else total, known)
 
     def compress(self, state: Ghosted) -> Ghosted:
-        """Turned so that the tokens need no more coordinates than there are tokens, and one."""
+        """Rotate so that the tokens need at most as many coordinates as tokens, plus one."""
         x, known = state
         tokens = x.shape[1]
         if known - 1 <= tokens:
@@ -144,7 +144,7 @@ class Differentiable(Arithmetic[Ghosted]):
 
 
 class _Watched(Stack):
-    """A matrix from the stream whose gradient is told."""
+    """A matrix from the stream whose gradient is recorded."""
 
     def __init__(self, weight: Tensor, parts: Differentiable, name: str) -> None:
         super().__init__(weight)
@@ -193,16 +193,16 @@ def predicted_gradients(
 def measured_gradients(
     network: Network, x: Tensor, *, token_mask: Tensor | None = None, seed: Seed = 0
 ) -> Course:
-    """The same figures of one network by autograd, ``(layer, sample)``, for the same kind of loss.
+    """Norms of the gradients of one network by autograd, ``(layer, sample)``, for the same loss.
 
     >>> import torch
     >>> from rankscope import Network, Spec
     >>> from rankscope.core.prediction import measured_gradients
-    >>> found = measured_gradients(Network.random(Spec(2, 2, 8)), torch.randn(1, 5, 8))
-    >>> found["query_gradient"].shape
+    >>> gradients = measured_gradients(Network.random(Spec(2, 2, 8)), torch.randn(1, 5, 8))
+    >>> gradients["query_gradient"].shape
     torch.Size([3, 1])
 
-    Layers that share their weights are taken apart: each layer's own part of the gradient is told.
+    Layers that share weights are separated: each layer has its own part of the gradient.
     """
     blocks = cast(list[Block], list(network.double().blocks))
     apart = Network(network.spec, [_with_own_weights(block) for block in blocks])
@@ -210,12 +210,14 @@ def measured_gradients(
     x, token_mask = apart.prepare(x, token_mask)
     finite(x, name="x")
     generator = stream(seed, "gradient", "measured")
-    found = []
+    by_sample = []
     for sample in range(len(x)):
         padding = None if token_mask is None else token_mask[sample : sample + 1]
         towards = torch.randn(1, *x.shape[1:], generator=generator, dtype=torch.float64)
-        found.append(_measured(apart, x[sample : sample + 1], padding, towards))
-    return {name: torch.cat([each[name] for each in found], 1) for name in found[0]}
+        by_sample.append(_measured(apart, x[sample : sample + 1], padding, towards))
+    return {
+        name: torch.cat([gradients[name] for gradients in by_sample], 1) for name in by_sample[0]
+    }
 
 
 @torch.enable_grad()
@@ -244,7 +246,7 @@ def _measured(network: Network, x: Tensor, token_mask: Tensor | None, towards: T
 
 
 def _with_own_weights(block: Block) -> Block:
-    """A copy whose matrices are leaves of the graph: those of a model may be parts of others."""
+    """A copy whose matrices are leaves of the autograd graph; those of a model may be views."""
     own = copy.deepcopy(block)
     for where in _WEIGHTS.values():
         part, name = where.split(".")
@@ -261,7 +263,7 @@ def _linear(towards: Tensor, token_mask: Tensor | None) -> Tensor:
 
 
 def _by_layer(states: Sequence[Coordinates], layers: list[dict[str, PerSample]]) -> Course:
-    """Norms of the states' gradients and of the weights', by layer; the input has no weights."""
+    """Norms of the gradients of states and weights by layer; the input has no weights."""
     sizes = [torch.linalg.vector_norm(gradient, dim=(-2, -1)) for gradient in states]
     missing = torch.full_like(sizes[0], math.nan)
     norms = {name: torch.stack([missing, *(layer[name] for layer in layers)]) for name in layers[0]}

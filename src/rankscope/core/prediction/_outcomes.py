@@ -1,4 +1,4 @@
-"""What a prediction comes to: what will become of tokens, attention, sizes and gradients."""
+"""Outcomes of a prediction: what happens to tokens, attention, token norms and gradients."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -23,7 +23,7 @@ _KINDS: Final[Mapping[About, tuple[str, ...]]] = {
     "gradients": ("vanishing gradients", "exploding gradients", "level gradients"),
     "queries": ("starved queries", "learning queries"),
 }
-"""What can become of each; networks are counted by their places here."""
+"""The possible kinds of each outcome; networks are counted by index into these."""
 _ENTROPY: Final = "attention_entropy"
 _LOG_10: Final = math.log(10)
 Curves = Float[Tensor, "layer curve"]
@@ -32,37 +32,37 @@ Curves = Float[Tensor, "layer curve"]
 @checked
 @dataclass(frozen=True)
 class Outcome:
-    """One thing that will happen, by how many of the networks drawn, and the figures behind it.
+    """One outcome, the share of networks that show it, and its figures.
 
-    ``layer`` is the one from which it holds, None if it is about the whole depth. ``share`` is the
-    part of the networks drawn that show this ``kind``, and no other of what it is ``about``;
-    ``shares`` has every kind that was seen, the most common first.
+    ``layer`` is the first layer for which it holds, None if it is about the whole depth. ``share``
+    is the fraction of the networks that show this ``kind``; ``shares`` has every kind that
+    occurred, the most common first.
     """
 
     about: About
     kind: str
     share: float
     layers: int
-    """How many there are."""
+    """The number of layers."""
     layer: int | None = None
     figures: Mapping[str, float] = field(default_factory=dict)
     shares: Mapping[str, float] = field(default_factory=dict)
     trend: Trend | None = None
-    """Of tokens and sizes, how they go on over the second half of the layers."""
+    """How tokens or token norms develop over the second half of the layers."""
 
     @property
     def is_sure(self) -> bool:
-        """Whether nine in ten networks agree, so that their band does not straddle a threshold."""
+        """Whether nine in ten networks agree, so that their band does not cross a threshold."""
         return self.share >= thresholds.SURE_NETWORKS
 
     @property
     def law(self) -> str:
-        """The law of the trend; empty where there is none."""
+        """The law of the trend; empty if there is none."""
         return "" if self.trend is None else self.trend.kind
 
     @property
     def sentence(self) -> str:
-        """The same in words, with its figures."""
+        """The outcome in words, with its figures."""
         from rankscope.show import words
 
         return words.describe_outcome(self)
@@ -72,7 +72,7 @@ class Outcome:
 
 
 def read_prediction(prediction: "Prediction") -> tuple[Outcome, ...]:
-    """What will happen to tokens, attention and sizes, and to gradients if they are there."""
+    """What happens to tokens, attention and token norms, and to gradients if they were computed."""
     curves = {name: _curves(values) for name, values in prediction.values.items()}
     outcomes = [_tokens(curves["log10_relative_dispersion"])]
     if prediction.even_entropy is not None:
@@ -156,7 +156,7 @@ def _gradients(states: Curves) -> Outcome:
 
 
 def _queries(parts: Curves) -> Outcome:
-    """``parts``: the gradients of queries and keys beside those of values, from layer 1 on."""
+    """``parts``: the gradients of queries and keys relative to those of values, from layer 1 on."""
     codes = torch.where((parts < thresholds.STARVED_GRADIENT).any(0), 0, 1)
     middle = parts.median(1).values
     starved = middle < thresholds.STARVED_GRADIENT
@@ -170,13 +170,13 @@ def _queries(parts: Curves) -> Outcome:
 
 
 def _ratio(part: Tensor, whole: Tensor) -> Tensor:
-    """Of gradients: 0 / x is 0, and NaN means that one of them overflowed."""
+    """A ratio of gradients: 0 / x is 0, and NaN means that one of them overflowed."""
     ratio = torch.where(part == 0, 0.0, part / whole)
     return torch.where(ratio.isnan(), math.inf, ratio)
 
 
 def _layers_below(parts: Curves, threshold: float) -> int:
-    """At how many layers a curve is below a threshold, in the median, at one at least."""
+    """The number of layers in which the median curve is below a threshold; at least one."""
     return max(1, int((parts < threshold).sum(0).median()))
 
 
@@ -190,10 +190,10 @@ def _outcome(
     first: int = 0,
     law: Trend | None = None,
 ) -> Outcome:
-    """The kind that most networks show, and how many show another.
+    """The kind that most networks show, and the shares of all kinds.
 
-    ``where`` says of each layer, from ``first`` on, whether it has collapsed in the median; it is
-    told of networks that collapse alone, which is the first of all kinds.
+    ``where`` says for each layer, from ``first`` on, whether it has collapsed in the median; it is
+    used only if the networks collapse, which is the first kind.
     """
     kinds: Sequence[str] = _KINDS[about]
     counts = torch.bincount(codes, minlength=len(kinds))
@@ -216,6 +216,6 @@ def _outcome(
 
 
 def _center(logs: Curves) -> Float[Tensor, "layer"]:
-    """One curve for all: means, or medians where some have no logarithm."""
+    """One curve for all networks: means, or medians if some logarithms are infinite."""
     means = logs.mean(1)
     return means if bool(means.isfinite().all()) else logs.median(1).values

@@ -1,4 +1,4 @@
-"""``predict``: what a network will do to its tokens, before it has weights."""
+"""``predict``: what a network does to its tokens at initialisation."""
 
 import math
 
@@ -26,7 +26,7 @@ from rankscope.core.tracing import trace
 from rankscope.errors import InputError, ShapeError
 from rankscope.streams import stream_seed
 
-_NEGLIGIBLE = 1e-6  # parts of a Gram matrix that may be rounding
+_NEGLIGIBLE = 1e-6  # relative size of entries of a Gram matrix that may be rounding
 
 
 @checked
@@ -44,7 +44,7 @@ def predict(
     repeat: Count = 1,
     infinite_width: bool = False,
 ) -> Prediction:
-    """How tokens fare at every layer of a random network, from their inner products alone.
+    """Predict metrics of tokens at every layer of a random network, from their inner products.
 
     >>> import torch
     >>> from rankscope import Spec, predict
@@ -53,32 +53,32 @@ def predict(
     >>> bool(band.mean[6] < band.mean[1])
     True
 
-    ``x`` are tokens ``(token, feature)``, or a batch of them; instead of them ``kernel`` is their
-    Gram matrix ``XXᵀ/width``. Each draw is a random network, each sample of a batch is taken by
-    itself. By layer: ``relative_dispersion`` (``‖X − 1x̄ᵀ‖ / ‖X‖`` in the Frobenius norm) and its
-    logarithm, which goes below 10^−1000 if the network does, ``mean_cosine``, ``effective_rank``,
-    ``token_norm`` and ``attention_entropy``; with ``gradients`` also the norms of the gradients of
-    a random linear function of the last layer, with respect to each layer's state and weights.
-    ``repeat`` runs the stack of layers so many times with the same weights.
+    ``x`` are tokens ``(token, feature)``, or a batch of them; alternatively ``kernel`` is their
+    Gram matrix ``XXᵀ/width``. Each draw is a random network; samples of a batch are independent.
+    Metrics by layer: ``relative_dispersion`` (``‖X − 1x̄ᵀ‖ / ‖X‖`` in the Frobenius norm) and its
+    logarithm, which may fall below −1000, ``mean_cosine``, ``effective_rank``, ``token_norm`` and
+    ``attention_entropy``; with ``gradients`` also the norms of the gradients of a random linear
+    function of the last layer with respect to the state and weights of each layer. ``repeat`` runs
+    the stack of layers that many times with the same weights.
 
-    A band over draws is that of single networks, at their own width: weights of independent normal
-    entries and orthogonal ones are drawn exactly in law, only in the few directions the tokens
-    have. ``infinite_width`` gives the limit that theory speaks of instead, at the same heads and
-    hidden units. Layers that share their weights have no law of their own, nor has an activation
-    alone in an MLP's place, which depends on the axes: there, whole networks are drawn.
+    A band over draws is that of single networks at their width: normal and orthogonal weights are
+    drawn exactly in distribution, but only in the few directions that the tokens use.
+    ``infinite_width`` gives the infinite-width limit instead, with the same heads and hidden units.
+    With shared layers, ``repeat`` or ``mlp_as="activation"``, which depends on the axes, whole
+    networks are drawn.
     """
     if infinite_width and gradients:
-        raise InputError("gradients are told at the network's own width; leave out infinite_width.")
+        raise InputError("gradients are predicted at finite width only; omit infinite_width.")
     whole = spec.shared_layers or repeat > 1 or spec.mlp_as == "activation"
     if infinite_width and whole:
         raise InputError(
-            "layers that share weights, and activations in the place of MLPs, are drawn at their "
-            "own width; leave out infinite_width."
+            "shared layers, repeat > 1 and mlp_as='activation' are predicted at finite width only; "
+            "omit infinite_width."
         )
     if kernel is not None and spec.mlp_as == "activation":
         raise InputError(
-            "an activation in an MLP's place acts on each feature, and a kernel does not say what "
-            "the features are; give the tokens x."
+            "mlp_as='activation' acts on single features, which a kernel does not determine; pass "
+            "the tokens x."
         )
     tokens, mask = _as_tokens(spec, x, kernel, token_mask)
     samples = len(tokens)
@@ -92,14 +92,14 @@ def predict(
         tokens = compress(tokens)
         networks = [(draw, sample) for draw in range(draws) for sample in range(samples)]
         task = Task(spec, tokens, mask, seed, gradients=gradients, limit=infinite_width)
-        found = side_by_side(task, networks)
-        parts, doubtful = [course for course, _ in found], sum(doubts for _, doubts in found)
+        results = side_by_side(task, networks)
+        parts, doubtful = [course for course, _ in results], sum(doubts for _, doubts in results)
     values = {
         name: torch.cat([part[name] for part in parts], 1).unflatten(1, (draws, samples))
         for name in parts[0]
     }
     even = even_entropy(spec, tokens.shape[1], mask, repeat=repeat).expand(-1, samples)
-    # Uniform entries are normal in the limit of large widths alone.
+    # Uniform entries are normal only in the limit of large width.
     width_error = 1 / spec.width if spec.init.kind == "xavier" else 0.0
     return Prediction(spec, seed, values, width_error, even, doubtful)
 
@@ -109,7 +109,7 @@ def _as_tokens(
 ) -> tuple[Coordinates, Tensor | None]:
     """The tokens in coordinates, by sample, and their mask."""
     if (x is None) == (kernel is None):
-        raise InputError("give the tokens x, or kernel=, their Gram matrix, and not both.")
+        raise InputError("expected either the tokens x or kernel, their Gram matrix, and not both.")
     given, name = (x, "x") if kernel is None else (kernel, "kernel")
     assert given is not None  # one of them is
     given = real(given, name=name, axes="(batch, token, feature)", least=2)
@@ -135,22 +135,24 @@ def _as_tokens(
 
 
 def _gram(kernel: Tensor, width: int) -> Tensor:
-    """A Gram matrix, which is symmetric and has no negative eigenvalue, or an error."""
+    """Check that a Gram matrix is symmetric without negative eigenvalues."""
     size = kernel.abs().amax((-2, -1), keepdim=True).clamp(min=torch.finfo(kernel.dtype).tiny)
     kernel = kernel / size
     if not torch.allclose(kernel, kernel.mT, rtol=0.0, atol=_NEGLIGIBLE):
-        raise InputError("kernel is not symmetric; it is the Gram matrix XXᵀ/width of the tokens.")
+        raise InputError(
+            "kernel is not symmetric; expected the Gram matrix XXᵀ/width of the tokens."
+        )
     kernel = (kernel + kernel.mT) / 2
     values = torch.linalg.eigvalsh(kernel)
     if bool((values[:, :-width] > _NEGLIGIBLE).any()):
         raise InputError(
-            f"kernel has more than {width} eigenvalues above zero, but tokens of {width} features "
-            "have no more directions than that."
+            f"kernel has more than {width} positive eigenvalues, but tokens of {width} features "
+            f"span at most {width} directions."
         )
     if bool((values < -_NEGLIGIBLE).any()):
         least = float((values * size.squeeze(-1)).amin())
         raise InputError(
-            f"kernel has an eigenvalue of {least:.3g}; a Gram matrix has none below zero."
+            f"kernel has an eigenvalue of {least:.3g}; a Gram matrix has no negative eigenvalues."
         )
     return kernel * size
 
@@ -158,7 +160,7 @@ def _gram(kernel: Tensor, width: int) -> Tensor:
 def even_entropy(
     spec: Spec, tokens: int, token_mask: Tensor | None, *, repeat: int = 1
 ) -> Float[Tensor, "layer sample"]:
-    """By layer and sample, the mean over the queries of the logarithm of how many keys they see.
+    """The entropy of uniform attention over the visible keys, by layer and sample.
 
     Without padding there is one sample for all; the input, layer 0, has no attention.
     """
@@ -166,7 +168,7 @@ def even_entropy(
     by_mask: dict[Mask, Tensor] = {}
     for mask in set(spec.masks):
         allowed = Visibility.of(mask, tokens, real, real.device).allowed
-        assert allowed is not None  # it is None without a token mask alone
+        assert allowed is not None  # it is None only without a token mask
         seen = allowed.expand(len(real), 1, tokens, tokens).sum(-1).squeeze(1)
         logs = torch.where(real, seen.double().log(), 0.0)
         by_mask[mask] = logs.sum(-1) / real.sum(-1)
@@ -182,20 +184,22 @@ def _whole_figures(
     repeat: int,
     gradients: bool,
 ) -> Course:
-    """Every figure of one random network that is drawn as a whole, by layer and sample.
+    """All metrics of one random network that is drawn as a whole, by layer and sample.
 
-    What a shared matrix did to the tokens it does again to what it made of them, so that layers are
-    no independent draws; and an activation of the stream depends on the features themselves.
+    A shared matrix acts again on its own outputs, so layers are not independent draws, and an
+    activation of the stream depends on the features themselves.
     """
-    # The reflection that made the row of ones a coordinate undoes itself.
+    # The reflection that made the row of ones a coordinate is its own inverse.
     x = coordinates(pad(tokens, (0, spec.width - tokens.shape[-1])))
     network = Network.random(spec, seed=seed).repeat(repeat)
     states = [x.float(), *network.states(x.float(), token_mask)]
     if all(s.isfinite().all() and not need_scaling(s, token_mask).any() for s in states):
         figures = [of_tokens(state, token_mask) for state in states]
-    else:  # a plain pass cannot hold what it would see
+    else:  # plain floats cannot represent the states
         figures = [of_state(state) for _, state in deep_states(network, x, token_mask)]
-    by_layer = {name: torch.stack([each[name] for each in figures]) for name in figures[0]}
+    by_layer = {
+        name: torch.stack([layer_figures[name] for layer_figures in figures]) for name in figures[0]
+    }
     # The mean entropy of all heads, by layer and sample; the input has none.
     traced = trace(network.double(), x, metrics=["attention_entropy"], token_mask=token_mask)
     layer, sample = (torch.tensor(traced.columns[name]) for name in ("layer", "sample"))

@@ -1,4 +1,4 @@
-"""What was predicted: figures by layer, draw and sample, and the band they make."""
+"""``Prediction``: metrics by layer, draw and sample, and their bands."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -22,7 +22,7 @@ LOW, HIGH = 0.1, 0.9
 
 
 class Band(NamedTuple):
-    """A figure by layer: its mean over all draws and samples, and where 10 to 90 % of them lie."""
+    """A metric by layer: its mean over all draws and samples, and its 10% and 90% quantiles."""
 
     mean: Float[Tensor, "layer"]
     low: Float[Tensor, "layer"]
@@ -34,23 +34,23 @@ class Band(NamedTuple):
 class Prediction:
     """What random networks of a spec do to tokens, by layer (0 is the input), draw and sample.
 
-    ``values`` holds one tensor ``(layer, draw, sample)`` for each metric; what a layer has and the
-    input has not, such as entropies and gradients of weights, is NaN at layer 0.
+    ``values`` holds one tensor ``(layer, draw, sample)`` for each metric; metrics that the input
+    does not have, such as entropies and gradients of weights, are NaN at layer 0.
     """
 
     spec: Spec
     seed: int
     values: Mapping[str, Float[Tensor, "layer draw sample"]]
     width_error: float
-    """The relative error left by the width; zero where the law is exact at every width."""
+    """The relative error due to finite width; zero if the prediction is exact at every width."""
     even_entropy: Float[Tensor, "layer sample"] | None = None
-    """The entropy of attention that is even over the keys each query may see; NaN at layer 0."""
+    """The entropy of uniform attention over the keys each query may see; NaN at layer 0."""
     doubtful: int = 0
-    """Networks of which scaled arithmetic may have lost ten digits or more."""
+    """The number of networks for which scaled arithmetic may have lost ten or more digits."""
 
     @property
     def verdict(self) -> tuple[Outcome, ...]:
-        """What will happen to tokens, attention and sizes, and to gradients if they are there.
+        """What happens to tokens, attention and token norms, and to gradients if computed.
 
         >>> import torch
         >>> from rankscope import Spec, predict
@@ -62,7 +62,7 @@ class Prediction:
 
     @property
     def notes(self) -> dict[str, str]:
-        """What the arithmetic leaves uncertain, under ``doubt``; nothing if all is sure."""
+        """Figures in doubt, under ``doubt``; empty if there are none."""
         from rankscope.show import words
 
         doubt = words.prediction_doubt(self)
@@ -70,27 +70,27 @@ class Prediction:
 
     @property
     def only_floats(self) -> bool:
-        """Whether scaled arithmetic cannot follow: it cannot hold what centred attention shares."""
+        """Whether only plain floats are possible: centred attention without a skip."""
         return self.spec.centered and not self.spec.skips[0]
 
     @property
     def metrics(self) -> tuple[str, ...]:
-        """What is predicted."""
+        """The predicted metrics."""
         return tuple(self.values)
 
     @property
     def draws(self) -> int:
-        """How many networks were drawn."""
+        """The number of networks drawn."""
         return next(iter(self.values.values())).shape[1]
 
     @property
     def samples(self) -> int:
-        """How many inputs each of them was given."""
+        """The number of inputs per network."""
         return next(iter(self.values.values())).shape[2]
 
     @property
     def layers(self) -> int:
-        """How many layers were run, repeated ones counted each time."""
+        """The number of layers, with repetitions."""
         return next(iter(self.values.values())).shape[0] - 1
 
     def band(self, metric: str) -> Band:
@@ -98,8 +98,8 @@ class Prediction:
 
         >>> import torch
         >>> from rankscope import Spec, predict
-        >>> found = predict(Spec(2, 2, 8), torch.eye(5, 8), draws=4)
-        >>> band = found.band("mean_cosine")
+        >>> prediction = predict(Spec(2, 2, 8), torch.eye(5, 8), draws=4)
+        >>> band = prediction.band("mean_cosine")
         >>> bool((band.low <= band.high).all()), len(band.mean)
         (True, 3)
         """
@@ -110,7 +110,7 @@ class Prediction:
 
     @property
     def table(self) -> "polars.DataFrame":
-        """All figures as a polars frame; samples are numbered through, draw after draw."""
+        """All values as a polars frame; samples are numbered consecutively over draws."""
         from rankscope import tables
 
         rows = [
@@ -123,7 +123,7 @@ class Prediction:
         return tables.from_rows(("layer", "sample", "metric", "value"), rows)
 
     def plot(self) -> "altair.ConcatChart":
-        """Each metric against the layer: the mean over draws in a band of 10 to 90 per cent."""
+        """Each metric by layer: the mean over draws and the 10% to 90% band."""
         from rankscope import tables
         from rankscope.show import figures
 
@@ -142,7 +142,7 @@ class Prediction:
 
 
 def _percentile(rows: Float[Tensor, "layer draw"], part: float) -> Float[Tensor, "layer"]:
-    """Interpolated, also between numbers that are infinite."""
+    """An interpolated quantile, also between infinite numbers."""
     ordered = rows.sort(1).values
     at = part * (rows.shape[1] - 1)
     below, above = ordered[:, int(at)], ordered[:, min(int(at) + 1, rows.shape[1] - 1)]

@@ -106,7 +106,7 @@ def ergodicity(matrices: Iterable[Tensor], *, token_mask: Tensor | None = None) 
         shifted = torch.where(_valid_pairs(mask), (1 + delta) / tokens[..., None, None], 0.0)
         logs.append(_tau(shifted, mask).log() + tokens.log() + scale)
     if not each:
-        raise InputError("there is no attention matrix to multiply; give at least one layer's.")
+        raise InputError("no attention matrices were given; expected at least one layer.")
     return Ergodicity(torch.stack(each), torch.stack(logs))
 
 
@@ -268,7 +268,7 @@ def perron_weights(attention: Tensor) -> Tensor:
     if classes > 1:
         raise InputError(
             f"the attention has {classes} closed classes of tokens, each with its own limit, "
-            "so there is no single vector; class_weights gives one for each of them."
+            "so there is no single vector; class_weights returns one per class."
         )
     return torch.stack([vectors[0] for vectors in weights]).view(p.shape[:-1])
 
@@ -312,7 +312,7 @@ def limit_weights(
     The mean of the class's rows in the product of all ``(query, key)`` matrices, the first first.
     """
     if not matrices:
-        raise InputError("there is no matrix to multiply; give at least one layer's.")
+        raise InputError("no matrices were given; expected at least one layer.")
     first = matrices[0]
     for matrix in matrices:
         real(matrix, name="matrices", axes="(query, key)", least=2)
@@ -323,9 +323,9 @@ def limit_weights(
             )
     tokens = len(first)
     if any(not 0 <= member < tokens for members in classes for member in members):
-        raise InputError(f"classes hold tokens that are not there; they are 0 to {tokens - 1}.")
+        raise InputError(f"classes must hold tokens from 0 to {tokens - 1}.")
     if tokens != first.shape[1] or not all(classes):
-        raise ShapeError("limit_weights takes square matrices and classes that are not empty.")
+        raise ShapeError("limit_weights expects square matrices and non-empty classes.")
     rows = torch.zeros(len(classes), tokens).to(first)
     for row, members in zip(rows, classes, strict=True):
         row[list(members)] = 1 / len(members)

@@ -52,7 +52,7 @@ def residual_preserving_network(
     if layers * heads * width**2 > _MOST_NUMBERS:
         raise InputError(
             f"{layers} layers of {heads} heads and {width} features have more than "
-            f"{_MOST_NUMBERS:,} weights; ask for fewer."
+            f"{_MOST_NUMBERS:,} weights; use fewer."
         )
     whole("kept", kept, least=0, most=width)
 

@@ -67,8 +67,8 @@ def design_values(network: Network, x: Tensor, *, c: float | Tensor | None = Non
                 _design(block, rows, Visibility.of(mask, len(rows), None, rows.device), c, layer)
         elif done[id(block)] != mask:
             raise SpecError(
-                f"layer {layer} shares its weights with one under another mask ({mask} and "
-                f"{done[id(block)]}), so one design cannot serve both; use one mask for both."
+                f"layer {layer} shares its weights with a layer under another mask ({mask} and "
+                f"{done[id(block)]}), so no design fits both; use one mask for both."
             )
         done[id(block)] = mask
     return designed
@@ -94,7 +94,7 @@ def norm_preimage(norm: nn.Module, x: Tensor, *, c: float | Tensor | None = None
     rule = norm_rule(norm, x.dtype)
     if rule is None:
         if scale is not None:
-            raise InputError("c was given, but no norm follows the step; leave c out.")
+            raise InputError("c was given, but no norm follows the step; omit c.")
         return x
     for part in (rule.gain, rule.bias):
         if part is not None and part.shape[-1:] != x.shape[-1:]:
@@ -148,8 +148,8 @@ def _design(block: Block, x: Rows, seen: Visibility, c: float | Tensor | None, l
     """Set the values and outputs of a block in place."""
     if len(block.steps) != 1:
         raise SpecError(
-            f"layer {layer} has an MLP after the attention, whose inverse is not known; leave it "
-            'out, network.without("mlp"), or put it beside the attention: parallel=True.'
+            f"layer {layer} has an MLP after the attention, whose inverse is unknown; remove it "
+            'with network.without("mlp"), or use parallel=True.'
         )
     step: Step = block.steps[0]
     batch = x.unsqueeze(0)

@@ -50,17 +50,17 @@ class Equilibria:
     @property
     def ranks(self) -> tuple[int, ...]:
         """The ranks that occur, smallest first."""
-        return tuple(sorted({each.rank for each in self.found}))
+        return tuple(sorted({equilibrium.rank for equilibrium in self.found}))
 
     @property
     def stable(self) -> tuple[Equilibrium, ...]:
         """Those at which every small perturbation dies out."""
-        return tuple(each for each in self.found if each.stable)
+        return tuple(equilibrium for equilibrium in self.found if equilibrium.stable)
 
     @property
     def collapsed(self) -> tuple[Equilibrium, ...]:
         """Those at which all tokens are equal; tokens at ±x have rank one and are not."""
-        return tuple(each for each in self.found if each.collapsed)
+        return tuple(equilibrium for equilibrium in self.found if equilibrium.collapsed)
 
     def __repr__(self) -> str:
         ranks = ", ".join(map(str, self.ranks)) or "none"
@@ -122,14 +122,18 @@ def find_equilibria(
         apart = torch.stack([(settled - x).abs().flatten(1).amax(-1) for x in distinct])
         nearest.update(apart.argmin(0).tolist())
     shares = [nearest[index] / starts for index in range(len(distinct))]
-    found = [
+    equilibria = [
         # The error is that of a binomial share.
         replace(measure(network, x), basin=p, basin_error=math.sqrt(p * (1 - p) / starts))
         for x, p in zip(distinct, shares, strict=True)
     ]
     ends = Counter(period.tolist())
     return Equilibria(
-        found=tuple(sorted(found, key=lambda each: (-(each.basin or 0.0), each.rank))),
+        found=tuple(
+            sorted(
+                equilibria, key=lambda equilibrium: (-(equilibrium.basin or 0.0), equilibrium.rank)
+            )
+        ),
         starts=starts,
         settled=ends[1],
         cycles=tuple(sorted((p, times) for p, times in ends.items() if p > 1)),

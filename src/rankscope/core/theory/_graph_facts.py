@@ -108,7 +108,7 @@ def graph_facts(mask: "str | Mask | Tensor | Any", tokens: int | None = None) ->
     mask = as_mask(mask)
     tokens = getattr(mask, "tokens", None) if tokens is None else tokens
     if tokens is None:
-        raise SpecError(f"the mask {mask} does not say how many tokens; give graph_facts(mask, n).")
+        raise SpecError(f"the mask {mask} has no fixed sequence length; use graph_facts(mask, n).")
     whole("tokens", tokens, least=1, most=2**31 - 1, error=SpecError)
     spans = mask.spans(tokens)
     if spans is not None:
@@ -169,7 +169,7 @@ def _digraph_from_sparse(matrix: Any, tokens: int | None) -> Digraph:
     if matrix.dtype != np.bool_:
         raise KindError(
             f"a mask is a boolean matrix, got a sparse one of {matrix.dtype}; "
-            "say which entries count: matrix != 0."
+            "convert it: matrix != 0."
         )
     if matrix.ndim != 2 or matrix.shape[0] != matrix.shape[1] or matrix.shape[0] == 0:
         raise ShapeError(f"a mask is (query, key) and square, got shape {matrix.shape}.")
@@ -177,10 +177,10 @@ def _digraph_from_sparse(matrix: Any, tokens: int | None) -> Digraph:
     query, key = matrix.tocsr().nonzero()  # leaves stored zeros out
     blind = np.setdiff1d(np.arange(matrix.shape[0]), query)
     if len(blind):
-        raise SpecError(f"token {blind[0]} may attend to nothing; give every row an entry.")
+        raise SpecError(f"token {blind[0]} has no key to attend to; every row needs an entry.")
     return Digraph.from_pairs(query, key, matrix.shape[0])
 
 
-def _check_length(found: int, tokens: int | None) -> None:
-    if tokens is not None and tokens != found:
-        raise ShapeError(f"the matrix is for {found} tokens, not for {tokens}; leave tokens out.")
+def _check_length(size: int, tokens: int | None) -> None:
+    if tokens is not None and tokens != size:
+        raise ShapeError(f"the matrix is for {size} tokens, not for {tokens}; omit tokens.")

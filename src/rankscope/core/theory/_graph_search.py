@@ -103,13 +103,13 @@ def _range_minima(values: Positions, first: Positions, last: Positions) -> Posit
     """``min(values[first[i] … last[i]])`` for every i, from minima over powers of two."""
     widths = last - first + 1
     exponents = np.frexp(widths.astype(float))[1] - 1  # ⌊log₂ width⌋, exactly
-    found = np.empty_like(values)
+    range_minima = np.empty_like(values)
     minima, exponent = values, 0
     while True:
         here = exponents == exponent
-        found[here] = np.minimum(minima[first[here]], minima[last[here] - 2**exponent + 1])
+        range_minima[here] = np.minimum(minima[first[here]], minima[last[here] - 2**exponent + 1])
         if exponent == exponents.max():
-            return found
+            return range_minima
         minima = np.minimum(minima[: -(2**exponent)], minima[2**exponent :])
         exponent += 1
 
@@ -260,8 +260,8 @@ class EccentricityBounds:
     def improve(self, undecided: Positions, one: int) -> None:
         """Tighten the bounds: search from one center, or settle all undecided ones if cheaper."""
         if self.searches > _SEARCHES and self.upper[undecided].max() <= _FEW_LEVELS:
-            found = _eccentricities_by_bits(self.graph, self.centers[undecided])
-            self.lower[undecided] = self.upper[undecided] = found
+            eccentricities = _eccentricities_by_bits(self.graph, self.centers[undecided])
+            self.lower[undecided] = self.upper[undecided] = eccentricities
         else:
             self.search(one)
 
@@ -308,11 +308,11 @@ def _eccentricities_of_block(graph: Digraph, sources: Positions) -> Positions:
 
 def _propagate(graph: Digraph, reached: NDArray[np.uint64]) -> NDArray[np.uint64]:
     """For each token, the bits set at the tokens it attends to."""
-    found = np.empty_like(reached)
+    received = np.empty_like(reached)
     cuts = np.searchsorted(graph.start, np.arange(0, len(graph.key), _EDGES_AT_ONCE))
     for first, last in itertools.pairwise(np.unique([*cuts, graph.tokens]).tolist()):
         start = graph.start[first]
         sources = reached[graph.key[start : graph.start[last]]]
         rows = graph.start[first:last] - start
-        np.bitwise_or.reduceat(sources, rows, axis=0, out=found[first:last])
-    return found
+        np.bitwise_or.reduceat(sources, rows, axis=0, out=received[first:last])
+    return received

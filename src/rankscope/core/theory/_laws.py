@@ -1,8 +1,8 @@
-"""Which law a curve follows with depth, read off its logarithms and not its size.
+"""The law that a curve follows with depth, read from its logarithms.
 
-``law`` is about residuals that may end at 10^−1000: doubly exponential, exponential or no collapse.
-``trend`` is about any positive figure of a prediction: exponential, polynomial or level. Both ask
-the later part of a curve, since a law is what holds in the long run.
+``law`` is for residuals that may end at 10^−1000: doubly exponential, exponential or no collapse.
+``trend`` is for any positive figure of a prediction: exponential, polynomial or level. Both use the
+later part of a curve, since a law holds in the long run.
 """
 
 import math
@@ -17,81 +17,81 @@ from jaxtyping import Float
 from torch import Tensor
 
 LawKind = Literal["doubly exponential", "between", "exponential", "equal", "none", "undecided"]
-"""``between``: steps grow by an amount a layer, so that the exponent grows like its square."""
+"""``between``: steps grow by a constant amount per layer, so the exponent grows quadratically."""
 TrendKind = Literal["level", "exponential", "faster than exponential", "polynomial", "unclear"]
 Case = TypeVar("Case", bound=Hashable)
 
 _FEWEST = 3
-"""Steps without which nothing is decided."""
+"""The least number of steps for a decision."""
 _CUBIC = 0.1
 _SLOWEST = 1e-6
-"""Decades per layer: slower than one in a million layers is no collapse."""
+"""Decades per layer: a decay slower than one decade in a million layers is no collapse."""
 _LASTING = 0.5
-"""What later steps must be of earlier ones: a fall that dies away ends somewhere."""
+"""Least ratio of later steps to earlier ones: a decay that slows down levels off."""
 _OVER = 1e-2
-"""Decades per layer: a fall that dies away is over when it is slower than this."""
+"""Decades per layer: a slowing decay has ended below this rate."""
 _BENDING = 0.25
-"""What later steps must grow by, of their own mean, before it counts as more than a drift. Steps
-that grow from nothing in proportion to the layer grow by two thirds of it in the second half."""
+"""Least growth of later steps, relative to their mean, that counts as more than drift. Steps
+proportional to the layer grow by two thirds of their mean in the second half."""
 _STRAIGHT = 5
-"""Steps without which a straight line through them shows nothing."""
+"""The least number of steps for a straight-line fit."""
 _FASTER = 1.5
-"""What the later steps of a logarithm are of the earlier, from which it goes faster than
-exponentially: 1 if it is exponential, 3 for the fall of pure attention."""
+"""Least ratio of later to earlier steps of a logarithm for faster than exponential: 1 if it is
+exponential, 3 for the decay of pure attention."""
 _CLEARLY = 2.0
-"""How many times as many squares another straight line has to leave before a law is told."""
+"""How many times larger the squared error of the other straight line must be for a law."""
 LEVEL = 1.1
-"""A factor over the second half of the layers, within which (or its inverse) a figure is level."""
+"""Factor over the second half of the layers within which (or its inverse) a figure is level."""
 _FEWEST_LAYERS = 4
-"""Layers in the second half without which no trend can be told."""
+"""The least number of layers in the second half for a trend."""
 
 
 @dataclass(frozen=True)
 class Evidence:
-    """What a curve must show before a law is read off it; a test that is ``None`` is not made.
+    """What a curve must show for each law; a test that is ``None`` is not made.
 
-    A law is what holds in the long run, so the later part of the curve is asked: its second half,
-    or its ``last_steps`` if that is shorter.
+    A law holds in the long run, so the later part of the curve decides: its second half, or its
+    ``last_steps`` if that is shorter.
     """
 
     last_steps: int = 4
-    """Steps at the end whose ratios show how much each grows over the one before."""
+    """Number of last steps whose growth ratios are tested."""
     least_growth: float | None = None
-    """Doubly exponential only if each of these ratios is above this."""
+    """Doubly exponential only if each of these ratios exceeds this."""
     cubic_within: float | None = None
-    """Doubly exponential only if their median is as close to 3 as this."""
+    """Doubly exponential only if their median is within this distance of 3."""
     least_fall: float | None = None
     """Doubly exponential only if the last steps lose more decades than this."""
     least_bend: float | None = None
-    """Doubly exponential only if the end lies this many times as low as the middle; a straight
-    line that starts at 0 ends twice as low."""
+    """Doubly exponential only if the end is this many times as low as the middle; a straight line
+    from 0 ends twice as low."""
     linear: float | None = None
     """Between only if the slope of the later steps is this many standard errors below zero."""
     scatter: float | None = None
     """Exponential only if the mean step is this many standard errors below zero, and later steps
     do not die away."""
     level: float | None = None
-    """No collapse if the last quarter of the layers is not this many decades below the one before.
+    """No collapse unless the last quarter of the layers is this many decades below the one before.
     """
 
 
 SMOOTH = Evidence(least_growth=2.0, least_fall=1.0, linear=10.0, scatter=2.0)
-"""For layers that are alike: the last steps show the law, and scatter must not pass for one."""
+"""For similar layers: the last steps show the law, and scatter must not look like one."""
 UNEVEN = Evidence(cubic_within=0.5, least_bend=3.0, level=0.1)
-"""For curves that fresh layers make go up and down: the last steps may show anything, so the whole
-second half has to bear them out. The slowest collapse seen under a window, by a hundredth of a
-decade a layer, loses a quarter of a decade between quarters of a hundred layers."""
+"""For random layers, whose curves fluctuate: the last steps may be anything, so the whole second
+half must agree. The slowest collapse seen under a window, 0.01 decades per layer, loses a quarter
+of a decade between quarters of a hundred layers."""
 
 
 @dataclass(frozen=True)
 class Law:
-    """How a residual ends: the law, its constants, and where it arrived.
+    """The law of a residual, its constants and its final value.
 
     ``growth`` is the ratio of successive steps of ``log r``: 3 for ``r' = Cr³``, 1 for ``r' = cr``.
-    ``rate`` is the later steps' mean change of ``log10 r`` per layer, ``bend`` by how much each of
-    them differs from the one before (the slope of a straight line through them), ``last`` the final
-    value. Errors are standard errors, as if layers scattered independently. ``sure_to`` is the last
-    layer it was read off, where there are later ones whose figures are in doubt.
+    ``rate`` is the mean change of ``log10 r`` per layer in the later steps, ``bend`` the mean
+    difference between successive steps (the slope of a straight line through them), ``last`` the
+    final value. Errors are standard errors for independent layers. ``sure_to`` is the last layer
+    used, if figures of later layers are in doubt.
     """
 
     kind: LawKind
@@ -106,22 +106,22 @@ class Law:
 
     @property
     def cubic(self) -> bool:
-        """Whether the last steps grow threefold, to within 0.1, as ``r' = Cr³`` makes them."""
+        """Whether the ratio of the last steps is 3 to within 0.1, as for ``r' = Cr³``."""
         return abs(self.growth - 3) < _CUBIC
 
     @property
     def decided(self) -> bool:
-        """Whether the curve shows a law at all, be it that nothing shrinks."""
+        """Whether the curve shows a law; "no collapse" is one, too."""
         return self.kind != "undecided"
 
     @property
     def collapses(self) -> bool:
-        """Whether the residual goes to zero, by whichever law."""
+        """Whether the residual tends to zero, by any law."""
         return self.kind not in ("none", "undecided")
 
     @property
     def name(self) -> str:
-        """Its kind in a word or two, and up to which layer, where figures beyond are in doubt.
+        """The kind of the law, and the last layer used if later figures are in doubt.
 
         >>> law([0.0, -1.0, -2.0, -3.0]).name, Law("none", 1.0, 0.0, 0.0, sure_to=5).name
         ('exponential', 'no collapse (to layer 5)')
@@ -132,7 +132,7 @@ class Law:
 
     @property
     def pace(self) -> str:
-        """Its constant in a few characters: of steps of the logarithm, or of layers.
+        """The constant of the law: of steps of the logarithm, or of layers.
 
         >>> law([0.0, -1.0, -4.0, -13.0]).pace, law([0.0, -1.0, -2.0, -3.0]).pace
         ('step × 3.00', 'layer × 0.1')
@@ -180,7 +180,7 @@ def law(log10: Sequence[float], evidence: Evidence = SMOOTH) -> Law:
 
 
 def as_stated(laws: Mapping[Case, Law], stated: Callable[[Case, Law], bool]) -> dict[Case, bool]:
-    """By case whether its law is as stated; a case that shows no law yet says nothing, so goes.
+    """Whether the law of each case is as stated; undecided cases are left out.
 
     >>> laws = {"deep": law([0.0, -1.0, -2.0, -3.0, -4.0]), "shallow": law([0.0, -1.0])}
     >>> as_stated(laws, lambda case, law: law.kind == "exponential")
@@ -206,7 +206,7 @@ def levels_off(log10: Sequence[float], *, within: float = 0.1) -> bool:
 def _accelerates(
     ratios: Sequence[float], end: Sequence[float], curve: Sequence[float], evidence: Evidence
 ) -> bool:
-    """Whether steps grow by a factor, in all tests that are made; scatter has ratios, too."""
+    """Whether steps grow by a factor, by all tests that are made."""
     need, middle = evidence, curve[len(curve) // 2]
     return (
         len(ratios) > 1
@@ -218,7 +218,7 @@ def _accelerates(
 
 
 def _quickens(steps: Sequence[float], certain: float) -> bool:
-    """Whether steps grow by the same amount each, clear of scatter and by more than a drift."""
+    """Whether steps grow by a constant amount, by more than scatter and drift."""
     if len(steps) < _STRAIGHT:
         return False
     bend, error = _slope_with_error(steps)
@@ -227,7 +227,7 @@ def _quickens(steps: Sequence[float], certain: float) -> bool:
 
 
 def _steady(steps: Sequence[float], scatter: float) -> LawKind:
-    """Whether steps point downwards beyond their scatter, and later ones as much as earlier."""
+    """Whether steps are negative beyond their scatter, and later ones as large as earlier ones."""
     rate, error, half = mean(steps), _error(steps), len(steps) // 2
     late = mean(steps[half:])
     if rate > -_SLOWEST or rate > -error:
@@ -242,7 +242,7 @@ def _steady(steps: Sequence[float], scatter: float) -> LawKind:
 def _slope_with_error(steps: Sequence[float]) -> tuple[float, float]:
     """The slope of a straight line through the steps, and its standard error."""
     count, size = len(steps), max(map(abs, steps)) or 1.0
-    scaled = [step / size for step in steps]  # squares of steps may be beyond a float
+    scaled = [step / size for step in steps]  # squares of steps may overflow
     slope, start = linear_regression(range(count), scaled)
     missed = sum((step - start - slope * place) ** 2 for place, step in enumerate(scaled))
     spread = count * (count * count - 1) / 12
@@ -250,16 +250,15 @@ def _slope_with_error(steps: Sequence[float]) -> tuple[float, float]:
 
 
 def _error(values: Sequence[float]) -> float:
-    """The standard error of their mean; none of a single one."""
+    """The standard error of the mean; zero for a single value."""
     return stdev(values) / math.sqrt(len(values)) if len(values) > 1 else 0.0
 
 
 @dataclass(frozen=True)
 class Trend:
-    """How a positive figure goes on: by which law, and its constants under either.
+    """How a positive figure develops: its law, and its constants under either law.
 
-    ``rate`` is what a layer multiplies it by, as a natural logarithm; ``power`` that of the layer
-    it goes like.
+    ``rate`` is the natural logarithm of the factor per layer; ``power`` the exponent of the layer.
     """
 
     kind: TrendKind
@@ -268,7 +267,7 @@ class Trend:
 
     @property
     def factor(self) -> float:
-        """What a layer multiplies it by; infinite where no float can tell."""
+        """The factor per layer; infinite on overflow."""
         return math.exp(self.rate) if self.rate < 700 else math.inf
 
 
@@ -285,7 +284,7 @@ def trend(logs: Float[Tensor, "layer"]) -> Trend:
     start = _second_half(len(logs))
     half = logs[start:].double()
     layers = torch.arange(start, start + len(half), dtype=torch.float64)
-    if not bool(half.isfinite().all()):  # all tokens equal, or beyond every float
+    if not bool(half.isfinite().all()):  # all tokens equal, or out of the range of floats
         return Trend("unclear", *([float(half[-1])] * 2))
     (rate, by_layer), (power, by_power) = (_line(x, half) for x in (layers, layers.log()))
     return Trend(_trend_kind(half, rate, by_layer, by_power), rate, power)
@@ -294,8 +293,8 @@ def trend(logs: Float[Tensor, "layer"]) -> Trend:
 def later_factors(sizes: Float[Tensor, "layer curve"]) -> Float[Tensor, "curve"]:
     """The factor of each curve over the second half of its layers.
 
-    What has left the range of floats has gone on growing or shrinking; what was zero from the start
-    has 1.
+    A curve that left the range of floats has kept growing or shrinking; one that was zero from the
+    start has 1.
     """
     before, after = sizes[_second_half(len(sizes))], sizes[-1]
     factor = torch.where(before == after, 1.0, after / before)
@@ -304,7 +303,7 @@ def later_factors(sizes: Float[Tensor, "layer curve"]) -> Float[Tensor, "curve"]
 
 
 def _second_half(count: int) -> int:
-    """Where the second half of layers 0 to ``count − 1`` begins, at 1 or later."""
+    """The first layer of the second half of layers 0 to ``count − 1``, at least 1."""
     return max(1, count // 2)
 
 
@@ -326,7 +325,7 @@ def _trend_kind(
 
 
 def _line(x: Float[Tensor, "half"], y: Float[Tensor, "half"]) -> tuple[float, float]:
-    """The slope of the straight line through some points, and the squares it leaves."""
+    """The slope of the straight line through some points, and its squared error."""
     x, y = x - x.mean(), y - y.mean()
     slope = float(x @ y / (x @ x)) if len(x) > 1 else 0.0
     return slope, float(((y - slope * x) ** 2).sum())
@@ -351,7 +350,7 @@ def late_exponent(values: Sequence[float]) -> float:
 
 
 def growth_exponent(values: Sequence[float], errors: Sequence[float]) -> tuple[float, float]:
-    """The exponent of what a curve has gained, from the middle layer to the last, and its error.
+    """The exponent of the gain of a curve, from the middle layer to the last, and its error.
 
     >>> growth_exponent([1.0 + layer for layer in range(9)], [0.0] * 9)
     (1.0, 0.0)
@@ -366,6 +365,6 @@ def growth_exponent(values: Sequence[float], errors: Sequence[float]) -> tuple[f
 
 
 def steadiness(logs: Sequence[float]) -> float:
-    """What a curve falls by in its later half over what it falls by in the earlier."""
+    """The decrease of a curve in its later half over the decrease in its earlier half."""
     half = len(logs) // 2
     return (logs[half] - logs[-1]) / (logs[0] - logs[half])

@@ -126,8 +126,8 @@ def find_best_center(
     if token_mask is not None:
         rest = torch.where(token_mask.unsqueeze(-1), rest, 0.0)
     center = x + best.center * log_scale.exp().unsqueeze(-1)
-    found = matrix_norm(rest, "composite")
-    slack = torch.where(found > 0, (found / best.lower_bound).log(), 0.0).clamp(min=0.0)
+    norm = matrix_norm(rest, "composite")
+    slack = torch.where(norm > 0, (norm / best.lower_bound).log(), 0.0).clamp(min=0.0)
     return BestCenter(CenteredTokens(center, rest, log_scale, token_mask), slack)
 
 
@@ -306,7 +306,7 @@ def slope_range(activation: str) -> tuple[float, float]:
     """The smallest and the largest slope of an activation, which bound all secant slopes, too."""
     slopes = record_of(activation).slopes
     if slopes is None:
-        raise InputError(f"no slopes of the activation {activation!r} are known.")
+        raise InputError(f"the slopes of the activation {activation!r} are unknown.")
     return slopes
 
 
