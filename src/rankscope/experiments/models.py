@@ -50,9 +50,9 @@ def by_family(borne_out: Mapping[str, bool], families: Mapping[str, str]) -> dic
     others = {name: held for name, held in borne_out.items() if name not in stated}
 
     def on(checks: Mapping[str, bool]) -> kit.Phrase:
-        tried = f"tried on {', '.join(checks)}"
+        tested = f"for {', '.join(checks)}"
         none = "name some with --models or --pretrained"
-        return {"holds": tried, "fails": tried, "not tried": none}
+        return {"holds": tested, "fails": tested, "not tried": none}
 
     return {
         "stated": stated,

@@ -186,7 +186,7 @@ def judge(config: Config, measured: kit.Measured[list[str]]) -> kit.Answer:
             ),
         ),
         stated=random.checks and random.checks | {"argument": not raised},
-        on=_phrase("what is asked", f"{random.counts}{argument}"),
+        on=_phrase("the part of the claim", f"{random.counts}{argument}"),
         beyond=masked.checks | designed or None,
         on_beyond=_phrase("the values", others),
         key_figures={

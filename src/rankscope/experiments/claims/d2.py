@@ -151,11 +151,11 @@ def judge(config: Config, measured: kit.Measured[Networks]) -> kit.Answer:
     growth = {"smallest": min(growths), "largest": max(growths)} if growths else {}
     cubic = cubic_up_to(config, checked)
     deep = max((network.scale for network in met.values() if network.promised), default=0.0)
-    reach = f"up to LeCun × {covered:g} layer by layer"
-    reach += f", over all layers up to LeCun × {deep:g}: above it that bound says nothing"
-    untried = "no network meets the theorems' condition; try smaller scales"
+    reach = f"up to LeCun × {covered:g} for single layers and up to LeCun × {deep:g} over all "
+    reach += "layers, above which that bound is vacuous"
+    untested = "no network meets the theorems' condition; try smaller scales"
     if config.layers < _FEWEST_LAYERS:
-        untried = f"{plural(config.layers, 'layer')} show no law; use {_FEWEST_LAYERS} or more"
+        untested = f"{plural(config.layers, 'layer')} show no law; use {_FEWEST_LAYERS} or more"
         met, unmet = {}, {}
     panel = measured.table["model"][-1]  # the network that is shown beside its bounds comes last
     known = set(measured.table.filter(model=panel)["variant"])
@@ -166,7 +166,7 @@ def judge(config: Config, measured: kit.Measured[Networks]) -> kit.Answer:
             name: network.law.cubic and network.above == 0 and network.compared > 0
             for name, network in met.items()
         },
-        on={"holds": reach if covered and deep else "", "not tried": untried},
+        on={"holds": reach if covered and deep else "", "not tried": untested},
         beyond={name: network.law.cubic for name, network in unmet.items()},
         on_beyond={
             "depends": f"the weights' scale: every network is cubic up to LeCun × {cubic:g}"

@@ -213,7 +213,7 @@ def _words(config: Config, names: Iterable[str], ours: Mapping[str, list[Ends]])
     return {
         "holds": seeds,
         "fails": f"for {apart}",
-        "depends": f"the model: not for {apart}",
+        "depends": f"the model: not supported for {apart}",
         "not tried": "name a model with --models or --pretrained",
     }
 

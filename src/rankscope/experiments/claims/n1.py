@@ -253,10 +253,10 @@ def _checks(patterns: Mapping[str, Found]) -> dict[str, bool]:
 
 def _phrase(patterns: Mapping[str, Found]) -> kit.Phrase:
     checks = _checks(patterns)
-    against = [f"{name}: {patterns[name].law.kind}" for name, held in checks.items() if not held]
+    against = [f"{name} ({patterns[name].law.kind})" for name, held in checks.items() if not held]
     as_claimed = len(checks) - len(against)
     return {
-        "depends": f"the scores ({', '.join(against)}; {as_claimed} as stated)",
+        "depends": f"the scores: supported for {as_claimed}; not for {', '.join(against)}",
         "not tried": "the layers are too few to show a law",
     }
 

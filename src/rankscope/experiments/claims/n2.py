@@ -158,7 +158,7 @@ def judge(_: Config, table: pl.DataFrame) -> kit.Answer:
             f"to {short(max(noted.values(), default=0.0))} times; in the ∞-norm it suffices, with "
             "‖R‖₁‖R‖∞² for the cube"
         },
-        on={"holds": f"βH exceeded at {min(over, default=0):,.0f} features and more"},
+        on={"holds": f"βH is exceeded at {min(over, default=0):,.0f} features and more"},
         key_figures={
             "residual over the bound with βH, largest": max(sizes.values()),
             "smallest width at which it is above": min(many, default=math.nan),

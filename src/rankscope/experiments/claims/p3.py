@@ -237,7 +237,8 @@ def _verdict(curves: Curves, model: str, checks: Mapping[str, bool], networks: i
     ]
     growth = _growth(curves, model, PLAIN, MEASURED)
     return (
-        f"what is asked, at initialisation: supported for {sides[0]}; not for {sides[1]} (it grows "
+        f"the part of the claim, at initialisation: supported for {sides[0]}; not for {sides[1]} "
+        f"(it grows "
         f"as ℓ^{short(growth)} in the mean of {plural(networks, 'network')})"
     )
 

@@ -198,7 +198,7 @@ def judge(_: Config, table: pl.DataFrame) -> kit.Answer:
             f"{short(off, digits=2)} standard errors of the relative dispersion at most.",
         ),
         stated=checks[usual],
-        on={"depends": f"what is asked: supported but for {unsupported}"},
+        on={"depends": f"the part of the claim: supported except for {unsupported}"},
         beyond=beyond or None,
         on_beyond={"depends": f"the weights: not supported for {against}"},
         key_figures={

@@ -190,8 +190,8 @@ def judge(_: Config, table: pl.DataFrame) -> kit.Answer:
         },
         beyond=says,
         on_beyond={
-            "depends": f"the size of the weights: it says something in {len(held)} of {len(says)} "
-            f"settings, {'; '.join(held)}"
+            "depends": f"the scale of the weights: the bound is informative in {len(held)} of "
+            f"{len(says)} settings: {'; '.join(held)}"
         },
         key_figures={
             "smallest entropy found over the bound, largest": max(over),

@@ -199,7 +199,7 @@ def judge(config: Config, measured: depths.Measured) -> kit.Answer:
         **_as_stated(changing),
     }
     against = [name for name, holds in beyond.items() if not holds]
-    as_said = len(beyond) - len(against)
+    others_held = len(beyond) - len(against)
     return kit.Answer(
         (
             _count(covered, stated),
@@ -211,7 +211,10 @@ def judge(config: Config, measured: depths.Measured) -> kit.Answer:
         stated=stated | {words: held for words, held in in_order.items() if words == WINDOWS},
         on={"not tried": "the layers are too few to show a law"},
         beyond=beyond or None,
-        on_beyond={"depends": f"the case: not {', '.join(against)}; {as_said} others as stated"},
+        on_beyond={
+            "depends": f"the case: supported in {others_held} of {len(beyond)}; not for "
+            f"{', '.join(against)}"
+        },
         key_figures={
             "layers above the theorem's bound": float(sum(c.above for c in covered.values())),
             "layers in which that says something": float(sum(c.compared for c in covered.values())),

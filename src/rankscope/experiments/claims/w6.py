@@ -129,8 +129,8 @@ def judge(config: Config, measured: depths.Measured) -> kit.Answer:
         on={"holds": f"for {min(kept):.0%} to {max(kept):.0%} of random starts"},
         beyond=others or None,
         on_beyond={
-            "depends": f"the case: a share above rank one lasts with {shares(True)}; not "
-            f"{shares(False)}"
+            "depends": f"the case: a share of the starts stays above rank one with "
+            f"{shares(True)}; not with {shares(False)}"
         },
         key_figures={"starts above rank one, largest share": max(kept)},
         listings=(_listing(config, table),),
