@@ -34,7 +34,7 @@ ENTRY = kit.claim(
     source="Dong et al. 2021, appendix",
     question="Is any weight of attention further from the shared one than twice the spread?",
     domain="one layer of softmax attention, spread at most 1.256",
-    beyond="masks, compared among queries that see the same; spreads above 1.256",
+    beyond="masks (queries with the same visible keys compared); spreads above 1.256",
     seconds=3,
     metrics=(
         kit.Metric(

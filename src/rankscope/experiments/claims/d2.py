@@ -22,7 +22,7 @@ ENTRY = kit.claim(
     "so doubly exponentially with depth, and never above the theorems' bounds.",
     source="Dong et al. 2021, theorems 2.2 and 2.3",
     question="Is every layer below its bounds, and do the last steps grow threefold?",
-    domain="pure attention that meets the theorems' own condition",
+    domain="pure attention that meets the condition of the theorems",
     beyond="the same networks where the weights are too large for the theorems",
     seconds=16,
 )
@@ -137,8 +137,8 @@ def check(scale: float, promised: Bounds, law: Law) -> Checked:
 def judge(config: Config, measured: kit.Measured[Networks]) -> kit.Answer:
     """On networks that meet the theorems' condition in every layer, and on the others.
 
-    A network bears the claim out if in every layer its residual is below every bound that says
-    something there, of which there must be some, and its last steps grow threefold, to within 0.1.
+    The claim is supported for a network if in every layer its residual is below every informative
+    bound, at least one bound is informative, and its last steps grow threefold, to within 0.1.
     """
     checked = measured.facts
     met, unmet = (

@@ -21,9 +21,9 @@ ENTRY = kit.claim(
     "MLPs stop the output of attention from degenerating; the larger their Lipschitz constant, the "
     "slower it falls.",
     source="Dong et al. 2021, abstract and corollary 3.2",
-    question="Do MLPs end the doubly exponential fall, and is it slower the steeper they are?",
+    question="Do MLPs stop the doubly exponential fall, and are steeper MLPs slower?",
     domain="attention and MLPs at initialisation, without skips and norms",
-    beyond="the same MLPs with tokens kept at the size they have without: what is not weight scale",
+    beyond="the same MLPs, scaled so that token norms are those without MLPs",
     seconds=5,
 )
 _NONE, _SCALED = "no MLP", "no MLP, output"

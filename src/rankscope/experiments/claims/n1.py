@@ -190,7 +190,7 @@ class Found:
 
 
 def judge(config: Config, measured: depths.Measured) -> kit.Answer:
-    """A pattern bears the claim out if its law is that of the claim; without a law it is left out.
+    """The claim is supported for a pattern with the claimed law; one without a law is left out.
 
     Whether the rows of attention agree once tokens do is read off the collapsed state.
     """

@@ -31,9 +31,9 @@ ENTRY = kit.claim(
     "No row of attention over T tokens has less entropy than the worst logits of norm ‖W_K "
     "W_Qᵀ‖·‖XXᵀ‖ have, and some layer has as little.",
     source="Zhai et al. 2023, theorem on entropy",
-    question="Is any row's entropy below the bound, and does the bound say anything?",
+    question="Is any row's entropy below the bound, and is the bound informative?",
     domain="one softmax over any tokens and weights, without mask and biases",
-    beyond="whether the bound says anything about random layers",
+    beyond="whether the bound is informative for random layers",
     seconds=3,
     metrics=(
         kit.Metric(

@@ -32,7 +32,7 @@ ENTRY = kit.claim(
     "that the Gram matrix of one layer's output tends to stable rank one as the context T grows, "
     "unless the outlier is removed.",
     source="Nait Saada et al. 2025, rank collapse in width",
-    question="Does one layer lose rank as the context grows, for one singular value?",
+    question="Does one layer lose rank as the context grows, because of one singular value?",
     domain="one head as wide as the context, orthogonal tokens",
     beyond="the output itself, tokens that become alike, heads of fixed width, and tokens with an "
     "overlap",

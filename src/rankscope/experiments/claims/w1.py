@@ -36,7 +36,7 @@ ENTRY = kit.claim(
     source="Wu et al. 2024, masked attention",
     question="Does every mask with a center collapse at a steady rate below the theorem's bound, a "
     "larger radius more slowly, and no mask without one?",
-    domain="one head, bounded products of values, weights of attention at least ε",
+    domain="one head, bounded products of values, attention weights at least ε",
     beyond="radius across families, values of other sizes, masks that change from layer to layer",
     seconds=25,
     metrics=(
@@ -350,7 +350,7 @@ def _list_masks(curves: Mapping[str, Curve]) -> kit.Listing:
         "Relative dispersion under each mask",
         ("mask", "radius", "ε", *depths.LAW_COLUMNS),
         rows,
-        "Radius: the layers until every token has heard of some one; none without a center. ε: the "
+        "Radius: the layers until one token has reached every token; none without a center. ε: the "
         f"smallest weight. Medians over the samples. {depths.LAW_NOTE}",
     )
 

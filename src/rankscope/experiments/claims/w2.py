@@ -112,9 +112,9 @@ def judge(config: Config, measured: kit.Measured[Facts]) -> kit.Answer:
     """Mask by mask: whether a hundredth of the input's μ is left in every draw.
 
     A hundredth is a convention of ours; the sentences say between which ones the verdict is the
-    same. A model bears its half out if its tokens differ by a hundredth of their size after the
-    last layer, in every sample. Beyond, attention alone must lose μ, and the other panels and
-    dropout keep it, under every mask.
+    same. The claim is supported for a model if its tokens differ by a hundredth of their size
+    after the last layer, in every sample. Beyond, attention alone must lose μ, and the other panels
+    and dropout keep it, under every mask.
     """
     courses = read(measured.table)
     normed = {mask: course for (panel, mask), course in courses.items() if panel == NORMED}

@@ -22,7 +22,7 @@ ENTRY = kit.claim(
     source="Wu et al. 2024, figure 3 (by its caption)",
     question="By how much do smaller temperatures slow collapse, under which masks, and where?",
     domain="random attention of one head, without skips, norms and MLPs",
-    beyond="LayerNorm, and whether what is slower stays so to the last layer",
+    beyond="LayerNorm, and whether collapse stays slower up to the last layer",
     seconds=18,
 )
 CHARTS = (
