@@ -18,7 +18,7 @@ from rankscope.experiments.claims._norm_starts import (
     RADIUS,
     STABLE,
     Dynamics,
-    Plan,
+    StartsPlan,
     build,
     follow,
     starts,
@@ -199,7 +199,7 @@ def test_a_general_class_is_more_than_no_hit_could_hide(starts: int) -> None:
 def test_poles_differ_and_are_not_above_rank_one() -> None:
     """Attention that prefers itself: tokens end at ±x."""
     case = Dynamics("poles", tokens=4, avoidance=-3.0, strength=3.0, decay=0.5)
-    rows, _ = follow(Plan(TINY.seed, starts=20, layers=LAYERS, every=3), case, silent)
+    rows, _ = follow(StartsPlan(TINY.seed, starts=20, layers=LAYERS, every=3), case, silent)
     ends = {metric: value for _, layer, metric, value in rows if layer == END}
     assert ends[APART] > 0.3
     assert ends[ABOVE] == 0.0

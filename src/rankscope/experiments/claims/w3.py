@@ -143,9 +143,9 @@ def measure(config: Config, on_step: kit.OnStep) -> depths.Measured:
 def judge(config: Config, measured: depths.Measured) -> kit.Answer:
     """Whether the tokens of every run collapse, as far as its layers show a law.
 
-    The theorem says "exponentially"; its constant is not known here: a covered run supports it if it
-    falls at least exponentially. Beyond, its factor per layer is compared with the derived one, the
-    second largest modulus of the eigenvalues of uniform attention.
+    The theorem says "exponentially"; its constant is not known here. A covered run supports it if
+    it falls at least exponentially. Beyond, its factor per layer is compared with the derived one,
+    the second largest modulus of the eigenvalues of uniform attention.
     """
     by_run = laws(config, measured.table)
     covered, contrasts = (

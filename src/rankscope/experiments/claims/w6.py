@@ -12,8 +12,8 @@ from rankscope.experiments.claims._norm_starts import (
     RADIUS,
     STABLE,
     Dynamics,
-    Plan,
     Row,
+    StartsPlan,
     follow,
 )
 from rankscope.numerals import plural, sentence_case
@@ -79,7 +79,7 @@ def measure(config: Config, on_step: kit.OnStep) -> depths.Measured:
     """Follow every case from many starts: what differs, and what is above rank one, two shares."""
     rows: list[Row] = []
     notes: dict[str, str] = {}
-    plan = Plan(config.seed, config.starts, config.layers, config.every, config.draws)
+    plan = StartsPlan(config.seed, config.starts, config.layers, config.every, config.draws)
     for case, on_case in kit.tracked(config.cases, on_step):
         followed, doubts = follow(plan, case, on_case)
         rows += followed
