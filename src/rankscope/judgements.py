@@ -1,13 +1,21 @@
-"""What figures say about a statement: a verdict, what it was tried on, and what completes it."""
+"""What the figures say about a statement: a verdict, the domain tested, and a qualification."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Final, Literal
 
 from rankscope.arguments import checked
+from rankscope.numerals import sentence_case
 
 Verdict = Literal["holds", "fails", "depends", "not tried"]
-"""Of a claim: borne out by every case tried, by none, by some; or there was nothing to try."""
+"""Supported in every case tested, in none, in some; or there was nothing to test."""
+_WORDS: Final[dict[Verdict, str]] = {
+    "holds": "supported",
+    "fails": "not supported",
+    "depends": "depends",
+    "not tried": "not tested",
+}
+_PREPOSITIONS: Final = ("for ", "in ", "up to ", "where ", "with ")
 
 
 @checked
@@ -16,58 +24,70 @@ class Judgement:
     """What the figures say about a statement on one domain.
 
     >>> str(Judgement("depends", "any scale of the weights", "the scale: cubic up to LeCun × 1.4"))
-    'depends on the scale: cubic up to LeCun × 1.4'
+    'Depends on the scale: cubic up to LeCun × 1.4'
+    >>> str(Judgement("holds", "networks with skips", "for β down to 0.001"))
+    'Supported for β down to 0.001'
+    >>> str(Judgement("fails", "any number of tokens", "off by 0.2 at 100 tokens"))
+    'Not supported: off by 0.2 at 100 tokens'
 
-    ``domain`` says what the statement was tried on. ``on`` is a phrase that completes the verdict:
-    what it depends on, how far it holds, which subjects it was tried on, what to pass so that it
-    can be tried.
+    ``domain`` says what the statement was tested on. ``on`` completes the verdict: what it depends
+    on, how far the statement is supported, which models were tested, or which option is missing.
     """
 
     verdict: Verdict
     domain: str
     on: str = ""
     checks: Mapping[str, bool] = field(default_factory=dict)
-    """Of each check that the verdict comes from, whether it was met."""
+    """The checks behind the verdict: whether each was met, by name."""
 
     def __str__(self) -> str:
-        between = {"depends": " ", "not tried": ": "}.get(self.verdict, ", ")
-        return f"{self.verdict}{between}{self.rest}" if self.on else self.verdict
+        joined = self.verdict == "depends" or self.on.startswith(_PREPOSITIONS)
+        separator = " " if joined else ": "
+        return sentence_case(f"{self.words}{separator}{self.rest}" if self.on else self.words)
+
+    @property
+    def words(self) -> str:
+        """The verdict in words, such as "not supported"."""
+        return _WORDS[self.verdict]
 
     @property
     def rest(self) -> str:
-        """What is said after the verdict."""
+        """The words that follow the verdict."""
         return f"on {self.on}" if self.verdict == "depends" and self.on else self.on
 
 
 @checked
 def in_words(stated: Judgement | None, beyond: Judgement | None) -> str:
-    """The whole verdict, such as "holds; beyond: depends on the weights' scale"."""
+    """The whole verdict, such as "Supported. Beyond its domain: not supported"."""
     if stated is None:
         return ""
-    return str(stated) if beyond is None else f"{stated}; beyond: {beyond}"
+    if beyond is None:
+        return str(stated)
+    return f"{stated}. Beyond its domain: {str(beyond)[0].lower()}{str(beyond)[1:]}"
 
 
 @checked
 def over_seeds(judgements: Mapping[int, Judgement]) -> Judgement:
-    """One judgement of several, by seed: the first if their verdicts agree, else it depends.
+    """Combine judgements by seed: the first if all verdicts agree, otherwise "depends".
 
     >>> holds, fails = Judgement("holds", "all masks"), Judgement("fails", "all masks")
     >>> str(over_seeds({0: holds, 1: fails, 2: holds}))
-    'depends on the seed: holds with 0, 2; fails with 1'
+    'Depends on the seed: supported for 0, 2; not supported for 1'
     """
-    by_verdict: dict[str, list[int]] = {}
+    by_verdict: dict[Verdict, list[int]] = {}
     for seed, judgement in judgements.items():
         by_verdict.setdefault(judgement.verdict, []).append(seed)
     first = next(iter(judgements.values()))
     if len(by_verdict) == 1:
         return first
-    said = [f"{verdict} with {', '.join(map(str, s))}" for verdict, s in by_verdict.items()]
-    return Judgement("depends", first.domain, f"the seed: {'; '.join(said)}")
+    words = {**_WORDS, "depends": "supported in part"}
+    parts = [f"{words[verdict]} for {', '.join(map(str, s))}" for verdict, s in by_verdict.items()]
+    return Judgement("depends", first.domain, f"the seed: {'; '.join(parts)}")
 
 
 @checked
 def unstable_checks(judgements: Sequence[Judgement]) -> dict[str, int]:
-    """Checks that some judgements meet and others do not, and how many meet each.
+    """Count, for each check met by some judgements but not by all, how many meet it.
 
     >>> met, missed = ({"cubic": outcome, "bounded": True} for outcome in (True, False))
     >>> unstable_checks([Judgement("holds", "", "", met), Judgement("depends", "", "", missed)])

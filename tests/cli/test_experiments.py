@@ -252,7 +252,7 @@ def test_a_claim_says_id_statement_and_verdict_and_names_its_files(rankscope) ->
     assert got.returncode == 0, got.stderr
     said = " ".join(got.stdout.split())
     d2 = entries("claim")["D2"]
-    assert said.startswith(f"D2 {d2.title} Is it so? holds ({d2.domain}) • It is so in every")
+    assert said.startswith(f"D2 {d2.title} Is it so? supported ({d2.domain}) • It is so in every")
     stem = f"d2-{Config(seed=4).digest('D2')[:8]}"
     listed = [line.split() for line in got.stdout.splitlines()[-3:]]
     assert listed == [
@@ -285,15 +285,15 @@ def test_several_claims_have_a_line_each_and_are_listed_with_their_verdicts(rank
     got = rankscope("reproduce", "D4", "w2", "D4")
     assert got.returncode == 0, got.stderr
     first, d4, second, w2, _, summary = got.stdout.splitlines()
-    assert first.startswith("D4   holds; seed 0 alone (")
-    assert second.startswith("W2   holds; seed 0 alone (")
+    assert first.startswith("D4   Supported; seed 0 only (")
+    assert second.startswith("W2   Supported; seed 0 only (")
     claims = entries("claim")
     assert (d4.strip(), w2.strip()) == (claims["D4"].title, claims["W2"].title)
     assert summary == "summary  rankscope-output/reproduce.html"
     again = rankscope("reproduce", "D4").stdout  # what is there is read
-    assert "holds" in again
+    assert "supported" in again
     told = {line.split()[0]: line for line in rankscope("reproduce").stdout.splitlines()}
-    assert told["D4"].endswith("Last: holds; seed 0 alone")
+    assert told["D4"].endswith("Last: Supported; seed 0 only")
     assert "Last:" not in told["D1"]
     listed = {each["id"]: each for each in json.loads(rankscope("reproduce", "--json").stdout)}
     assert (listed["W2"]["verdict"], listed["W2"]["last"]["seed"]) == ("holds", 0)
@@ -303,13 +303,13 @@ def test_several_claims_have_a_line_each_and_are_listed_with_their_verdicts(rank
 def test_several_seeds_are_judged_together(rankscope, ran) -> None:
     got = rankscope("reproduce", "D4", "W2", "D8", "--seeds=2", "--seed=3")
     assert [line.rpartition(" (")[0] for line in got.stdout.splitlines()[:6:2]] == [
-        "D4   holds; seeds 3, 1003: stable",
-        "W2   holds; seeds 3, 1003: stable",
-        "D8   holds; nothing is drawn",
+        "D4   Supported; seeds 3, 1003: stable",
+        "W2   Supported; seeds 3, 1003: stable",
+        "D8   Supported; no random numbers",
     ]
     assert [config.seed for config in ran] == [3, 1003, 3, 1003, 0]
     alone = rankscope("reproduce", "D4", "--seeds=2", "--seed=3").stdout
-    assert "D4   holds; seeds 3, 1003: stable (from before)" in alone
+    assert "D4   Supported; seeds 3, 1003: stable (from before)" in alone
     listed = json.loads(rankscope("reproduce", "D4", "--seeds=2", "--seed=3", "--json").stdout)
     assert [run["seeds"] for run in listed] == ["seeds 3, 1003: stable"] * 2
     assert "--seeds=0" in rankscope("reproduce", "D4", "--seeds=0").stderr
@@ -341,7 +341,7 @@ def test_one_that_fails_to_run_is_reported_and_the_others_go_on(
     assert got.returncode == 2
     assert got.stdout.splitlines()[:4:2] == [
         "D2   could not be run (0.0 s)",
-        "D3   holds; seed 0 alone (0.0 s)",
+        "D3   Supported; seed 0 only (0.0 s)",
     ]
     assert got.stderr == "rankscope: D2 could not be run: ZeroDivisionError: division by zero.\n"
     assert len(ran) == 1
@@ -364,7 +364,7 @@ def test_an_interruption_says_what_is_kept(rankscope, ran, monkeypatch) -> None:
     assert "1 of 3 claims are done and kept in rankscope-output" in got.stderr
     monkeypatch.setattr(Entry, "module", module)
     again = rankscope("reproduce", "D2", "D3", "D4").stdout
-    assert again.startswith("D2   holds; seed 0 alone (from before)")
+    assert again.startswith("D2   Supported; seed 0 only (from before)")
     assert len(ran) == 3
 
 

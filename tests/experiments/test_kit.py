@@ -11,7 +11,7 @@ from rankscope.experiments.kit import judged
 
 
 @pytest.mark.parametrize(
-    ("borne_out", "verdict"),
+    ("held", "verdict"),
     [
         ((True,), "holds"),
         ((True, True), "holds"),
@@ -20,56 +20,56 @@ from rankscope.experiments.kit import judged
         ((), "not tried"),
     ],
 )
-def test_a_verdict_is_what_all_cases_say(borne_out: tuple[bool, ...], verdict: str) -> None:
-    found = judged("here", {str(case): each for case, each in enumerate(borne_out)})
+def test_a_verdict_is_what_all_cases_say(held: tuple[bool, ...], verdict: str) -> None:
+    found = judged("here", {str(case): each for case, each in enumerate(held)})
     assert (found.verdict, found.domain) == (verdict, "here")
 
 
 def test_where_cases_differ_few_are_named_and_many_are_counted() -> None:
     some = judged("", {"a": True, "b": False, "c": False})
-    assert str(some) == "depends on the case: a bears it out, b, c do not"
+    assert str(some) == "Depends on the case: supported for a; not for b, c"
     many = judged("", {str(case): case > 3 for case in range(9)})
-    assert str(many) == "depends on the case: 5 of 9 bear it out"
+    assert str(many) == "Depends on the case: supported in 5 of 9"
 
 
 @pytest.mark.parametrize(
-    ("borne_out", "words"),
+    ("held", "words"),
     [
-        ({"a": True}, "holds, to a point"),
-        ({"a": False}, "fails, to a point"),
-        ({"a": True, "b": False}, "depends on to a point"),
-        ({}, "not tried: to a point"),
+        ({"a": True}, "Supported: to a point"),
+        ({"a": False}, "Not supported: to a point"),
+        ({"a": True, "b": False}, "Depends on to a point"),
+        ({}, "Not tested: to a point"),
     ],
 )
-def test_what_is_given_completes_the_verdict(borne_out: dict[str, bool], words: str) -> None:
-    assert str(judged("", borne_out, "to a point")) == words
+def test_what_is_given_completes_the_verdict(held: dict[str, bool], words: str) -> None:
+    assert str(judged("", held, "to a point")) == words
 
 
 @pytest.mark.parametrize(
-    ("borne_out", "words"),
+    ("held", "words"),
     [
-        ({"a": True}, "holds, wholly"),
-        ({"a": False}, "fails"),
-        ({"a": True, "b": False}, "depends on the letter"),
-        ({}, "not tried: give a letter"),
+        ({"a": True}, "Supported: wholly"),
+        ({"a": False}, "Not supported"),
+        ({"a": True, "b": False}, "Depends on the letter"),
+        ({}, "Not tested: give a letter"),
     ],
 )
-def test_a_verdict_can_have_words_of_its_own(borne_out: dict[str, bool], words: str) -> None:
+def test_a_verdict_can_have_words_of_its_own(held: dict[str, bool], words: str) -> None:
     on: kit.Phrase = {
         "holds": "wholly",
         "depends": "the letter",
         "not tried": "give a letter",
     }
-    assert str(judged("", borne_out, on)) == words
+    assert str(judged("", held, on)) == words
 
 
 @pytest.mark.parametrize(
     ("checks", "words"),
     [
-        ({"a": True, "b": None}, "holds, not tried: b"),
-        ({"a": False, "b": None, "c": None}, "fails, not tried: b, c"),
-        ({"a": True, "b": False, "c": None}, "depends on the letter; not tried: c"),
-        ({"a": None}, "not tried: give a letter"),
+        ({"a": True, "b": None}, "Supported where tested; not tested: b"),
+        ({"a": False, "b": None, "c": None}, "Not supported where tested; not tested: b, c"),
+        ({"a": True, "b": False, "c": None}, "Depends on the letter; not tested: c"),
+        ({"a": None}, "Not tested: give a letter"),
     ],
 )
 def test_what_was_not_tried_is_named_and_decides_nothing(checks: kit.Checks, words: str) -> None:
@@ -106,7 +106,7 @@ def test_a_result_is_derived_from_a_table_and_an_answer(monkeypatch) -> None:
     answer = kit.Answer(["It grows."], **checks, on="to a point", key_figures={"gap": 2.0})
     found = concluded(monkeypatch, TABLE, answer)
     assert (found.id, found.title, found.question) == ("X1", "A title.", "A question?")
-    assert (str(found.judgement), found.judgement.domain) == ("holds, to a point", "here")
+    assert (str(found.judgement), found.judgement.domain) == ("Supported: to a point", "here")
     assert (found.beyond.verdict, found.beyond.domain) == ("depends", "elsewhere")
     assert found.table is TABLE
     assert [each.figure for each in found.drawings] == ["by_depth", "trajectories"]

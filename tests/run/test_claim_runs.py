@@ -142,16 +142,19 @@ def test_runs_that_differ_in_the_seed_alone_are_one_series():
     other, same = over_seeds(runs)
     assert [each.seed for each in same.runs] == [0, 1, 2]
     assert same.seeds == "seeds 0, 1, 2: stable"
-    assert same.verdict == "holds"
-    assert (other.seeds, other.verdict) == ("seed 0 alone", "holds")
+    assert same.verdict == "Supported"
+    assert (other.seeds, other.verdict) == ("seed 0 only", "Supported")
 
 
 def test_a_verdict_that_changes_with_the_seed_depends_on_it():
     (series,) = over_seeds([run(0), run(1, "fails", cubic=False), run(2)])
-    assert series.verdict == "depends on the seed: holds with 0, 2; fails with 1"
+    assert series.verdict == "Depends on the seed: supported for 0, 2; not supported for 1"
     assert series.seeds == "seeds 0, 1, 2: not stable"
     (series,) = over_seeds([run(0, beyond="holds"), run(1, beyond="fails")])
-    assert series.verdict == "holds; beyond: depends on the seed: holds with 0; fails with 1"
+    assert (
+        series.verdict
+        == "Supported. Beyond its domain: depends on the seed: supported for 0; not supported for 1"
+    )
     assert series.seeds == "seeds 0, 1: not stable"
 
 
@@ -163,4 +166,4 @@ def test_a_check_that_changes_with_the_seed_is_named():
 def test_a_failure_is_a_series_of_its_own_and_what_draws_nothing_says_so():
     failed, alone = over_seeds([run(0, failure="no memory."), run(None)])
     assert failed.runs[0].failure == "no memory."
-    assert alone.seeds == "nothing is drawn"
+    assert alone.seeds == "no random numbers"

@@ -92,7 +92,7 @@ def test_a_claim_is_run_with_as_many_seeds_as_asked(ran, tmp_path) -> None:
 def test_a_claim_that_draws_nothing_is_run_once(tmp_path) -> None:
     (outcome,) = reproduce(["D8"], tmp_path, seeds=3)
     assert outcome.run.seed is None
-    assert over_seeds(claim_runs(tmp_path))[0].seeds == "nothing is drawn"
+    assert over_seeds(claim_runs(tmp_path))[0].seeds == "no random numbers"
 
 
 def test_the_papers_sizes_are_a_configuration_of_their_own(ran, tmp_path) -> None:

@@ -34,7 +34,7 @@ goes on with what is measured and what that comes to:
 
 
     def judge(config: Config, table: pl.DataFrame) -> kit.Answer:
-        """When a width bears the claim out."""
+        """Supported if the gap grows with the width."""
         gaps = table.sort("setting")["value"].to_list()
         return kit.Answer(
             [f"The gap grows from {short(gaps[0])} to {short(gaps[-1])}."],
@@ -166,37 +166,37 @@ def conclude(entry: Entry, config: Any, measured: Any) -> Result:
 
 
 def judged(domain: str, checks: Checks, on: Phrase = "") -> Judgement:
-    """Holds if every case bears the statement out, fails if none does, else it depends.
+    """Judge a statement: supported if every case is, not supported if none is, else it depends.
 
     >>> str(judged("random networks", {"one head": True, "two heads": False}))
-    'depends on the case: one head bears it out, two heads does not'
+    'Depends on the case: supported for one head; not for two heads'
     >>> str(judged("trained models", {}, "pass one with --pretrained"))
-    'not tried: pass one with --pretrained'
+    'Not tested: pass one with --pretrained'
     >>> str(judged("models", {"random weights": True, "pretrained ones": None}))
-    'holds, not tried: pretrained ones'
+    'Supported where tested; not tested: pretrained ones'
 
-    ``on`` completes the verdict (see ``Judgement``); where it is not given and the verdict depends,
-    the cases on either side are named or counted. What could not be tried is named in the end.
+    ``on`` completes the verdict (see ``Judgement``). Without it, a verdict that depends names or
+    counts the cases on either side. Cases that could not be tested (None) are named last.
     """
-    borne_out = {case: held for case, held in checks.items() if held is not None}
-    untried = ", ".join(case for case, held in checks.items() if held is None)
+    tested = {case: held for case, held in checks.items() if held is not None}
+    untested = ", ".join(case for case, held in checks.items() if held is None)
     verdict: Verdict = "depends"
-    if not borne_out:
+    if not tested:
         verdict = "not tried"
-    elif len(set(borne_out.values())) == 1:
-        verdict = "holds" if all(borne_out.values()) else "fails"
+    elif len(set(tested.values())) == 1:
+        verdict = "holds" if all(tested.values()) else "fails"
     words = on if isinstance(on, str) else on.get(verdict, "")
     if verdict == "depends" and not words:
-        held, against = (
-            [case for case, held in borne_out.items() if held is side] for side in (True, False)
+        supported, unsupported = (
+            [case for case, held in tested.items() if held is side] for side in (True, False)
         )
-        words = f"the case: {len(held)} of {len(borne_out)} bear it out"
-        if max(len(held), len(against)) <= _FEW:
-            bear, do = "bears" if len(held) == 1 else "bear", "does" if len(against) == 1 else "do"
-            words = f"the case: {', '.join(held)} {bear} it out, {', '.join(against)} {do} not"
-    if borne_out and untried:
-        words = f"{words}; not tried: {untried}" if words else f"not tried: {untried}"
-    return Judgement(verdict, domain, words, dict(borne_out))
+        words = f"the case: supported in {len(supported)} of {len(tested)}"
+        if max(len(supported), len(unsupported)) <= _FEW:
+            named = f"supported for {', '.join(supported)}; not for {', '.join(unsupported)}"
+            words = f"the case: {named}"
+    if tested and untested:
+        words = f"{words or 'where tested'}; not tested: {untested}"
+    return Judgement(verdict, domain, words, dict(tested))
 
 
 def on_all(sources: Sequence[str], check: Callable[[str], Mapping[str, bool]]) -> dict[str, bool]:

@@ -41,18 +41,18 @@ class ModelsConfig(kit.Config):
     length: int = 128  # tokens of a text at most
 
 
-def by_family(borne_out: Mapping[str, bool], families: Mapping[str, str]) -> dict[str, Any]:
+def by_family(checks: Mapping[str, bool], families: Mapping[str, str]) -> dict[str, Any]:
     """Checks of an ``Answer``: models of the 2021 paper's families as stated, others beyond it.
 
-    ``families`` are those of the models by name. A verdict says which models were tried.
+    ``families`` are those of the models by name. The verdict names the models tested.
     """
-    stated = {name: held for name, held in borne_out.items() if families[name] in FAMILIES}
-    others = {name: held for name, held in borne_out.items() if name not in stated}
+    stated = {name: held for name, held in checks.items() if families[name] in FAMILIES}
+    others = {name: held for name, held in checks.items() if name not in stated}
 
-    def on(checks: Mapping[str, bool]) -> kit.Phrase:
-        tried = f"tried on {', '.join(checks)}"
+    def on(subset: Mapping[str, bool]) -> kit.Phrase:
+        tested = f"for {', '.join(subset)}"
         none = "name some with --models or --pretrained"
-        return {"holds": tried, "fails": tried, "not tried": none}
+        return {"holds": tested, "fails": tested, "not tried": none}
 
     return {
         "stated": stated,

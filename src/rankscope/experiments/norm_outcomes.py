@@ -25,7 +25,7 @@ _SMALL = math.log10(DIFFERENT)
 
 
 @dataclass(frozen=True)
-class Outcome:
+class NormOutcome:
     """One case, sample by sample: how it ends by format (scaled, float64, float32)."""
 
     layers: int
@@ -48,7 +48,7 @@ class Outcome:
         return len(self.stops[SCALED])
 
 
-def outcomes(table: pl.DataFrame) -> dict[str, Outcome]:
+def outcomes(table: pl.DataFrame) -> dict[str, NormOutcome]:
     """How every case of a study's table ends."""
     dispersions = table.filter(metric=RELATIVE_DISPERSION)
     ranks = table.filter(metric=STABLE, variant="float64")
@@ -58,12 +58,12 @@ def outcomes(table: pl.DataFrame) -> dict[str, Outcome]:
     }
 
 
-def high_ranks(found: Mapping[str, Outcome]) -> int:
+def high_ranks(found: Mapping[str, NormOutcome]) -> int:
     """How many samples stay apart with more than one direction left."""
     return sum(rank >= POLES for one in found.values() for rank in one.ranks)
 
 
-def domain(found: Mapping[str, Outcome], settings: Mapping[str, Setting]) -> str:
+def domain(found: Mapping[str, NormOutcome], settings: Mapping[str, Setting]) -> str:
     """In which cases tokens stay apart, and what these have in common."""
     every = [name for name, one in found.items() if one.staying == one.samples]
     some = [name for name, one in found.items() if 0 < one.staying < one.samples]
@@ -77,7 +77,7 @@ def domain(found: Mapping[str, Outcome], settings: Mapping[str, Setting]) -> str
     )
 
 
-def poles(found: Mapping[str, Outcome]) -> Iterator[str]:
+def poles(found: Mapping[str, NormOutcome]) -> Iterator[str]:
     """How many of the samples that stay apart have more than one direction left."""
     ranks = [rank for one in found.values() for rank in one.ranks]
     if not ranks:
@@ -89,7 +89,7 @@ def poles(found: Mapping[str, Outcome]) -> Iterator[str]:
     )
 
 
-def stall(found: Mapping[str, Outcome]) -> Iterator[str]:
+def stall(found: Mapping[str, NormOutcome]) -> Iterator[str]:
     """How long tokens stayed apart before they collapsed after all, at most."""
     late = {
         name: max(
@@ -106,7 +106,7 @@ def stall(found: Mapping[str, Outcome]) -> Iterator[str]:
         )
 
 
-def noise(found: Mapping[str, Outcome]) -> str:
+def noise(found: Mapping[str, NormOutcome]) -> str:
     """How often plain formats would have called a collapse stopped."""
     true = [stops for one in found.values() for stops in one.stops[SCALED]]
     wrong = []
@@ -212,7 +212,7 @@ def _in_words(name: str, value: Any) -> str:
     return plural(value, _NOUNS[name])
 
 
-def _outcome(rows: pl.DataFrame, stable_ranks: pl.DataFrame) -> Outcome:
+def _outcome(rows: pl.DataFrame, stable_ranks: pl.DataFrame) -> NormOutcome:
     """From the relative dispersions of one case, and its stable ranks."""
     curves: dict[str, list[list[float]]] = {}
     for part in rows.partition_by("variant", "sample", maintain_order=True):
@@ -224,7 +224,7 @@ def _outcome(rows: pl.DataFrame, stable_ranks: pl.DataFrame) -> Outcome:
     true, stopped = curves[SCALED], stops[SCALED]
     going = [curve for curve, stop in zip(true, stopped, strict=True) if not stop]
     last = stable_ranks.filter(pl.col("layer") == pl.max("layer")).sort("sample")
-    return Outcome(
+    return NormOutcome(
         len(true[0]) - 1,
         law([*map(median, zip(*going, strict=True))], UNEVEN) if going else None,
         {form: tuple(curve[-1] for curve in each) for form, each in curves.items()},
@@ -259,7 +259,7 @@ NOTE = (
 )
 
 
-def list_cases(title: str, ends: Mapping[str, Outcome], note: str = NOTE) -> kit.Listing:
+def list_cases(title: str, ends: Mapping[str, NormOutcome], note: str = NOTE) -> kit.Listing:
     """A row for each case: who stays apart, the law of the rest, and where they end."""
     rows = []
     for name, one in ends.items():

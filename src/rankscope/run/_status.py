@@ -90,7 +90,7 @@ class ClaimRun:
 
     id: str
     stem: str  # what its files are called; nothing if it failed to run
-    seed: int | None  # nothing where nothing is drawn
+    seed: int | None  # None if the claim draws no random numbers
     scale: str
     series: str  # shared by the runs that differ from this one in the seed alone
     judgement: Judgement | None
@@ -129,7 +129,7 @@ class ClaimSeries:
         """Which seeds the verdict rests on, and whether they agree, check by check."""
         seeds = [run.seed for run in self.runs]
         if len(seeds) == 1:
-            return "nothing is drawn" if seeds[0] is None else f"seed {seeds[0]} alone"
+            return "no random numbers" if seeds[0] is None else f"seed {seeds[0]} only"
         named = f"seeds {', '.join(map(str, seeds))}"
         sides = [[run.judgement for run in self.runs], [run.beyond for run in self.runs]]
         given = [[judgement for judgement in side if judgement] for side in sides]

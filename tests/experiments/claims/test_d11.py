@@ -55,9 +55,13 @@ def judged(table: pl.DataFrame) -> kit.Result:
 @pytest.mark.parametrize(
     ("table", "verdict", "beyond"),
     [
-        (made_up(0.9, 0.9, 1.6), "holds", "depends on the spread: exceeded from D = 2 on"),
-        (made_up(0.9995, 0.9, 0.6), "holds, sharp at D = 1", "holds"),
-        (made_up(1.01, 1.1, 1.6), "depends on the case", "fails"),
+        (
+            made_up(0.9, 0.9, 1.6),
+            "Supported",
+            "Depends on the spread: the bound is exceeded from D = 2 on",
+        ),
+        (made_up(0.9995, 0.9, 0.6), "Supported: sharp at D = 1", "Supported"),
+        (made_up(1.01, 1.1, 1.6), "Depends on the case", "Not supported"),
     ],
 )
 def test_each_outcome(table: pl.DataFrame, verdict: str, beyond: str) -> None:
@@ -76,9 +80,9 @@ def test_it_is_sharp_at_the_limit_alone() -> None:
     rows = found.listings[0].rows
     assert [row[0] for row in rows] == ["0.1", "1.256"]
     assert [row[1] for row in rows] == pytest.approx([math.expm1(0.1) / 0.2, 1.0], rel=1e-3)
-    assert said == "holds, sharp at D = 1.2564 only (at D = 0.1 no entry is above 0.526 of it)"
+    assert said == "Supported: sharp at D = 1.2564 only (at D = 0.1 no entry exceeds 0.526 of it)"
     masked = made_up(0.9, 0.9995, 0.6)  # a mask lies beyond the lemma
-    assert str(judged(masked).judgement) == "holds"
+    assert str(judged(masked).judgement) == "Supported"
 
 
 def test_it_fails_where_no_kind_of_layer_bears_it_out() -> None:
@@ -119,7 +123,7 @@ def test_the_lower_half_is_judged_too() -> None:
         for value in (1.0, 1.01)
     )
     assert below.verdict == "holds"
-    assert "lower half does not" in str(above.judgement)
+    assert "not for lower half" in str(above.judgement)
 
 
 def test_downwards_a_weight_loses_what_the_spread_allows() -> None:

@@ -47,8 +47,9 @@ def test_every_verdict_on_the_domain_can_be_reached() -> None:
     good, slow = checked(0.1, CUBIC, met=True), checked(0.1, SLOW, met=True)
     found = judged(good)
     assert str(found.judgement) == (
-        "holds, up to LeCun × 0.1 layer by layer, over all layers up to LeCun × 0.1: above it that "
-        "bound says nothing"
+        "Supported up to LeCun × 0.1 for single layers and up to LeCun × 0.1 over all layers, "
+        "above "
+        "which that bound is vacuous"
     )
     assert found.beyond.verdict == "not tried"
     assert judged(slow).verdict == "fails"
@@ -64,7 +65,7 @@ def test_beyond_the_condition_the_verdict_names_the_scale_up_to_which_it_holds()
     def beyond(one: Law, two: Law) -> kit.Judgement:
         return judged(good, checked(1.0, one, met=False), checked(2.0, two, met=False)).beyond
 
-    told = "depends on the weights' scale: every network is cubic up to LeCun × 1"
+    told = "Depends on the weights' scale: every network is cubic up to LeCun × 1"
     assert str(beyond(CUBIC, SLOW)) == told
     assert beyond(SLOW, SLOW).verdict == "fails"
     assert beyond(CUBIC, CUBIC).verdict == "holds"

@@ -78,7 +78,8 @@ def test_every_draw_of_the_weights_counts() -> None:
 def test_what_was_not_tried_is_said() -> None:
     found = judged({"bert": [STATED] * 3})
     assert str(found.judgement) == (
-        "holds, in each of 3 draws of random weights; not tried: ALBERT at initialisation, XLNet "
+        "Supported in each of 3 draws of random weights; not tested: ALBERT at initialisation, "
+        "XLNet "
         "at initialisation, pretrained BERT, pretrained ALBERT, pretrained XLNet"
     )
 
@@ -87,8 +88,8 @@ def test_pretrained_models_are_their_own_case() -> None:
     trained = d5.Facts("BERT", "pretrained")
     found = judged({"bert": [STATED], "learnt": [(0.4,) * 4]}, learnt=trained)
     assert found.verdict == "depends"
-    assert "not for learnt (init) (SAN 0.4" in found.judgement.on
-    assert "not tried: ALBERT at initialisation" in found.judgement.on
+    assert "not supported for learnt (init) (SAN 0.4" in found.judgement.on
+    assert "not tested: ALBERT at initialisation" in found.judgement.on
     assert "BERT at initialisation," not in found.judgement.on.replace("ALBERT", "")
 
 

@@ -88,14 +88,15 @@ def test_the_released_script_is_said_not_to_converge_if_most_seeds_do_not():
         "0.63 apart (0.6 at the start); with an MLP in 2, 2, with a skip in 0, 0"
     )
     # Four of four later is a sixteenth by chance: not enough.
-    assert str(result.judgement) == f"fails, {shows}"
+    assert str(result.judgement) == f"Not supported: {shows}"
     assert result.sentences[0] == f"T{shows[1:]}."
     share = "no skip, no MLP: share of pairs that come together"
     assert result.key_figures[share] == pytest.approx(4 / 10)
     most = arrivals((4, two), (9, slower), (NEVER, NEVER))
     held = kit.conclude(d6.ENTRY, CONFIG, table(most, runs=(RELEASED, ALONE)))
     assert str(held.judgement).startswith(
-        "depends on the part: supported for coming together at the smallest width, an MLP, a skip; "
+        "Depends on the part of the claim: supported for coming together at the smallest width, "
+        "an MLP, a skip; "
         "not for a larger width; the released script shows the figure's convergence: without"
     )
 
@@ -120,12 +121,12 @@ def test_layers_that_have_not_learnt_are_left_out():
     given = arrivals((3, 5), (1, 1), (4, 9))
     bad = dict.fromkeys([(1, MLP), (2, MLP)], 0.5)
     judgement, sentences = judged(CONFIG, table(given, bad))
-    assert str(judgement) == "holds, not tried: an MLP"
+    assert str(judgement) == "Supported where tested; not tested: an MLP"
     assert sentences[-1] == (
         "Not learnt, so not counted: with MLP of width 1, with MLP of width 2."
     )
     none, _ = judged(CONFIG, table(given, dict.fromkeys(given, 0.5)))
-    assert str(none) == "not tried: width 1 has not learnt its arcs"
+    assert str(none) == "Not tested: width 1 has not learnt its arcs"
     all_of_them, _ = judged(CONFIG, table(given, bad), 1.0)
     assert all_of_them.verdict == "depends"
 
@@ -135,8 +136,8 @@ def test_no_other_width_takes_the_place_of_the_smallest():
     config = replace(CONFIG, widths=(2, 1))
     given = arrivals((NEVER, 3), (4, 6), (4, 9))
     judgement, sentences = judged(config, table(given, {(1, PLAIN): 0.5}))
-    assert (
-        str(judgement) == "holds, not tried: coming together at the smallest width, a larger width"
+    assert str(judgement) == (
+        "Supported where tested; not tested: coming together at the smallest width, a larger width"
     )
     assert "(width 1 has not learnt its arcs)" in sentences[1]
 
@@ -144,20 +145,22 @@ def test_no_other_width_takes_the_place_of_the_smallest():
 def test_widths_are_compared_from_the_smallest_in_whatever_order_they_are_given():
     config = replace(CONFIG, widths=(2, 1))
     judgement, _ = judged(config, table(arrivals((3, 5), (4, 6), (4, 9))))
-    assert str(judgement) == "holds"
+    assert str(judgement) == "Supported"
 
 
 def test_what_cannot_be_compared_is_said_and_not_taken_for_a_failure():
     judgement, sentences = judged(CONFIG, table(arrivals((NEVER,) * 2, (NEVER,) * 2, (NEVER,) * 2)))
-    assert str(judgement) == "fails, not tried: a larger width, an MLP, a skip"
-    assert sentences[1].startswith("Not tried: that a larger width slows or stops that (there are")
+    assert (
+        str(judgement) == "Not supported where tested; not tested: a larger width, an MLP, a skip"
+    )
+    assert sentences[1].startswith("Not tested: that a larger width slows or stops that (there are")
 
 
 def test_a_training_that_broke_down_has_learnt_nothing():
     given = arrivals((3, 5), (4, 6), (4, 9))
     broken = table(given, {(1, PLAIN): math.nan})
     judgement, _ = judged(CONFIG, broken, math.inf)
-    assert "not tried: coming together at the smallest width" in str(judgement)
+    assert "not tested: coming together at the smallest width" in str(judgement)
     score = Trained(SequenceModel.random(Spec(1, 1, 2), outputs=1, symbols=1), 0, 1, math.nan)
     assert math.isnan(d6.step_error(CONFIG, score))
 

@@ -85,12 +85,12 @@ def judged(measured) -> kit.Result:
 @pytest.mark.parametrize(
     ("sorting", "hull", "verdict"),
     [
-        (FALLING, FALLING, "holds"),
-        (LEVEL, LEVEL, "fails"),
+        (FALLING, FALLING, "Supported"),
+        (LEVEL, LEVEL, "Not supported"),
         (
             FALLING,
             LEVEL,
-            "depends on the task: accuracy falls with length in sorting, not in convex hull; paths "
+            "Depends on the task: accuracy falls with length in sorting, not in convex hull; paths "
             "shorter than three do most in sorting, not in convex hull",
         ),
     ],
@@ -112,7 +112,7 @@ def test_exact_streams_are_judged_beyond_and_not_as_stated():
     result = judged(table({SORTING: FALLING, HULL: FALLING}, exact=LEVEL))
     assert result.verdict == "holds"
     assert str(result.beyond) == (
-        "depends on the task: all paths, exact, fall with length in no task; rescaled ones fall "
+        "Depends on the task: all paths, exact, fall with length in no task; rescaled ones fall "
         "with length in sorting, convex hull; shorter than three do most, exact, in no task; their "
         "number matters more than their length in no task"
     )
@@ -132,11 +132,13 @@ def test_the_figure_has_its_own_random_predictor():
 def test_a_task_that_was_not_learnt_is_not_tried():
     given = table({SORTING: FALLING, HULL: LEVEL}, whole={SORTING: 0.99, HULL: 0.7})
     result = judged(given)
-    assert str(result.judgement) == "holds, not learnt, so not tried: convex hull"
-    untried = "Convex hull: not learnt, so not tried: whole network 0.70"
+    assert (
+        str(result.judgement) == "Supported where tested; not learnt, hence not tested: convex hull"
+    )
+    untried = "Convex hull: not learnt, hence not tested: whole network 0.70"
     assert result.sentences[1].startswith(untried)
     neither = judged(table({SORTING: FALLING, HULL: FALLING}, whole=0.7))
-    assert str(neither.judgement) == "not tried: not learnt, so not tried: sorting, convex hull"
+    assert str(neither.judgement) == "Not tested: no task was learnt"
 
 
 @pytest.mark.parametrize(

@@ -53,7 +53,7 @@ def test_every_verdict_can_be_reached() -> None:
 def test_the_papers_mobilebert_is_named() -> None:
     found = d8.ENTRY.run(d8.Config(), silent)
     assert str(found.judgement) == (
-        "holds, with an erratum: MobileBERT has 24 layers and 4 heads, not 12 and 4"
+        "Supported with an erratum: MobileBERT has 24 layers and 4 heads, not 12 and 4"
     )
     assert found.beyond.verdict == "holds"
 

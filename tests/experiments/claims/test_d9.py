@@ -34,7 +34,7 @@ def test_it_fails_where_no_token_looks_at_another() -> None:
     assert d9.ENTRY.run(replace(config, models=(INWARD,)), silent).verdict == "fails"
     both = d9.ENTRY.run(replace(config, models=(DEEP, INWARD)), silent)
     assert both.verdict == "depends"
-    assert "bert (init) bears it out, inward (init) does not" in both.judgement.on
+    assert "supported for bert (init); not for inward (init)" in both.judgement.on
 
 
 def test_every_path_text_and_depth_is_in_the_table() -> None:

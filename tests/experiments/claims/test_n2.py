@@ -116,7 +116,7 @@ def test_the_open_widths_end_where_the_construction_begins_to_exceed() -> None:
     assert all(each.residual <= each.paper_bound for each in layers)
     found, _ = tiny("n2")
     assert "Whether βH can fail from 126 to 15,886 features is open." in found.sentences
-    assert str(found.judgement) == "holds, βH exceeded at 15,887 features and more"
+    assert str(found.judgement) == "Supported: βH is exceeded at 15,887 features and more"
 
 
 def test_a_search_where_the_proof_holds_is_called_a_control() -> None:

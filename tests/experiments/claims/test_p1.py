@@ -131,13 +131,18 @@ def made_up(network: float, far: tuple[float, float, float]) -> pl.DataFrame:
 @pytest.mark.parametrize(
     ("network", "far", "verdict", "beyond"),
     [
-        (0.51, (0.2, 0.1, 0.01), "holds", "fails, off by 0.2 at T = 10^2 and 0.1 at T = 10^6"),
-        (0.51, (0.2, 0.04, 0.01), "holds", "depends on the length: off by 0.2 at T = 10^2"),
-        (0.51, (0.03, 0.02, 0.01), "holds", "holds"),
-        (0.6, (0.2, 0.1, 0.01), "depends", "fails"),
-        (0.51, (0.2, 0.1, 0.05), "depends", "fails"),
-        (0.51, (0.01, 0.1, 0.005), "depends", "depends"),
-        (0.6, (0.2, 0.1, 0.05), "fails", "fails"),
+        (
+            0.51,
+            (0.2, 0.1, 0.01),
+            "Supported",
+            "Not supported: off by 0.2 at T = 10^2 and 0.1 at T = 10^6",
+        ),
+        (0.51, (0.2, 0.04, 0.01), "Supported", "Depends on the length: off by 0.2 at T = 10^2"),
+        (0.51, (0.03, 0.02, 0.01), "Supported", "Supported"),
+        (0.6, (0.2, 0.1, 0.01), "Depends", "Not supported"),
+        (0.51, (0.2, 0.1, 0.05), "Depends", "Not supported"),
+        (0.51, (0.01, 0.1, 0.005), "Depends", "Depends"),
+        (0.6, (0.2, 0.1, 0.05), "Not supported", "Not supported"),
     ],
 )
 def test_each_outcome(

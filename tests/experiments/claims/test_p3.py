@@ -117,7 +117,7 @@ def test_each_question_has_two_sides(
     assert result.verdict == ("fails" if len(against) == 4 else "depends")
     if result.verdict == "depends":
         assert f"not for {', '.join(against)}" in str(result.judgement)
-        assert "trained models not tried" in result.judgement.domain
+        assert "trained models not tested" in result.judgement.domain
     assert all(sentence.endswith(".") for sentence in result.sentences)
 
 

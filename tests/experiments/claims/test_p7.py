@@ -64,7 +64,7 @@ def test_exponents_that_decide_forecast_and_others_do_not(start):
     result = conclude(table)
     other = OWN if start == ALIKE else ALIKE
     assert str(result.judgement).startswith(
-        "depends on where exponents are taken: at tokens nearly"
+        "Depends on where exponents are taken: at tokens nearly"
     )
     named = {ALIKE: "tokens nearly alike", OWN: "the task's own tokens"}
     for place, runs in ((start, "3 of 3 runs"), (other, "0 of 3 runs")):
@@ -116,7 +116,7 @@ def test_losses_that_have_nothing_to_do_with_exponents_fail_the_claim():
 
 def test_nothing_is_tried_where_only_seeds_differ():
     judgement = conclude(world(lambda *_: 1.0)).judgement
-    assert str(judgement) == "not tried: the designs differ by no more than the seeds do"
+    assert str(judgement) == "Not tested: the designs differ by no more than the seeds do"
 
 
 def test_a_share_of_what_is_explainable_is_what_counts():
@@ -156,7 +156,7 @@ def test_a_verdict_that_changes_from_run_to_run_says_so():
     judgement = conclude(table).judgement
     assert list(p7.judge(MAP, table).stated.values()) == [True, False, True, *[False] * 3]
     assert str(judgement).startswith(
-        "depends on where exponents are taken, and on the seed: at tokens nearly alike both "
+        "Depends on where exponents are taken, and on the seed: at tokens nearly alike both "
         "exponents explain enough in 2 of 3 runs ("
     )
     assert str(judgement).count("not stable over seeds") == 1

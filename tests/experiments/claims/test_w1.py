@@ -43,7 +43,7 @@ def found():
 def test_it_holds_and_says_what_lies_beyond(found) -> None:
     can_be_shown(found)
     assert found.verdict == "holds", found.sentences
-    assert str(found.beyond) == "depends on the case: not grown; 4 others as stated"
+    assert str(found.beyond) == "Depends on the case: supported in 4 of 5; not for grown"
     assert found.stem == f"w1-{SMALL.digest('W1')[:8]}"
     assert next(iter(found.key_figures.values())) == 0.0
     assert set(found.table["model"]) == {panel for panel, _ in NAMES.values()}
@@ -192,17 +192,20 @@ def test_every_verdict_can_be_reached(others, verdict) -> None:
 @pytest.mark.parametrize(
     ("others", "beyond"),
     [
-        ({}, "holds"),
-        ({"causal": -0.3}, "depends on the case: not radius across families; 4 others as stated"),
-        ({"grown": 0.1}, "depends on the case: not grown; 4 others as stated"),
+        ({}, "Supported"),
+        (
+            {"causal": -0.3},
+            "Depends on the case: supported in 4 of 5; not for radius across families",
+        ),
+        ({"grown": 0.1}, "Depends on the case: supported in 4 of 5; not for grown"),
         (
             {"together": 0.0, "apart": -0.2},
-            "depends on the case: not block(16) then block(24), block(16) then block(8); 3 others "
-            "as stated",
+            "Depends on the case: supported in 3 of 5; not for block(16) then block(24), block(16) "
+            "then block(8)",
         ),
         (
             {"causal": -0.3, "grown": 0.1, "values × 0.5": 0.1, "together": 0.0, "apart": -0.2},
-            "fails",
+            "Not supported",
         ),
     ],
 )

@@ -72,19 +72,21 @@ STAYS, FALLS, LATE = [2.0, 1.5, 1.0, 0.5], [2.0, 0.1, -0.1, -7.0], [2.0, 2.0, 1.
         (
             [FALLS, FALLS],
             [STAYS, STAYS],
-            "depends on the mask: not reproduced for full (μ under 1% of its start from layer 2 "
-            "on); holds for window up to layer 3; not tried: pretrained models",
+            "Depends on the mask: supported for window up to layer 3; not for full (μ below 1% "
+            "of its "
+            "initial value from layer 2 on); not tested: pretrained models",
         ),
         (
             [FALLS, LATE],
             [STAYS, LATE],  # one draw of two falls
-            "fails, not reproduced for full, window (μ under 1% of its start from layer 2 to 3, 3 "
-            "to 4 on); not tried: pretrained models",
+            "Not supported for full, window (μ below 1% of its initial value from layer 2 to 3, "
+            "3 to "
+            "4 on); not tested: pretrained models",
         ),
         (
             [STAYS, STAYS],
             [STAYS, STAYS],
-            "holds, holds for full, window up to layer 3; not tried: pretrained models",
+            "Supported for full, window up to layer 3; not tested: pretrained models",
         ),
     ],
 )
@@ -111,7 +113,7 @@ def test_the_sentences_say_between_which_conventions_the_verdict_is_the_same() -
 )
 def test_each_panel_beyond_the_claim_can_speak_against_it(panel, curve) -> None:
     beyond = judged(made({"full": [STAYS]}, **{panel: curve})).beyond
-    assert str(beyond) == f"depends on the case: not {panel}, full"
+    assert str(beyond) == f"Depends on the case: not supported for {panel}, full"
 
 
 @pytest.mark.parametrize(("apart", "verdict"), [(0.5, "holds"), (0.001, "depends")])
@@ -119,9 +121,9 @@ def test_pretrained_models_are_judged_where_they_are_given(apart, verdict) -> No
     table = made({"full": [STAYS]})
     given = judged(table, Facts(("mini (pretrained)",), {"mini (pretrained)": apart}))
     assert given.verdict == verdict
-    assert "not tried" not in str(given.judgement)
+    assert "not tested" not in str(given.judgement)
     others = judged(table, Facts((), {"mini (init)": apart}))
-    assert "not tried: pretrained models" in str(others.judgement)
+    assert "not tested: pretrained models" in str(others.judgement)
     assert others.beyond.verdict == verdict
 
 
@@ -133,7 +135,7 @@ def test_a_model_is_pretrained_if_its_weights_are(monkeypatch) -> None:
     )
     result = ENTRY.run(config, silent)
     can_be_shown(result)
-    assert "not tried" not in str(result.judgement)
+    assert "not tested" not in str(result.judgement)
     rows = result.table.filter(model="deep (pretrained)", metric="relative_dispersion")
     subject = trained.subject(config)
     with torch.no_grad():

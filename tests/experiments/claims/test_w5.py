@@ -101,7 +101,7 @@ def test_figures_are_those_of_numpy_on_the_real_tokens() -> None:
 def test_pretrained_models_are_judged_as_stated() -> None:
     cone = found(CONE)
     can_be_shown(cone)
-    assert str(cone.judgement) == "holds, tried on cone (pretrained)"
+    assert str(cone.judgement) == "Supported for cone (pretrained)"
     assert cone.listings[0].rows[0][:3] == ("cone (pretrained)", "trained", "full")
     largest = cone.table.filter(variant=LARGEST, metric="numerical_rank")
     ranks = cone.table.filter(variant=TRAINED, metric="numerical_rank")
@@ -117,7 +117,7 @@ def test_pretrained_models_are_judged_as_stated() -> None:
 def test_without_a_pretrained_model_it_is_not_tried() -> None:
     alone = found(FRESH)
     assert str(alone.judgement) == (
-        "not tried: no pretrained model was named; pass one with --pretrained"
+        "Not tested: no pretrained model was named; pass one with --pretrained"
     )
     assert alone.sentences[0].startswith("No pretrained model was named")
     assert set(alone.table["variant"]) == {TWIN, NULL, LARGEST}
@@ -180,8 +180,8 @@ def test_every_verdict_can_be_reached(ranks, cosines, verdict) -> None:
 def test_a_model_trained_here_is_beyond_the_claim() -> None:
     table = made((0.9, 1.0), (0.6, 0.6))
     both = judged(table, a="fills in 43% of masked tokens")
-    assert str(both.judgement) == "holds, tried on b"
-    assert "not a: full rank" in str(both.beyond)
+    assert str(both.judgement) == "Supported for b"
+    assert "not supported for a: full rank" in str(both.beyond)
     assert "a: fills in 43% of masked tokens." in both.sentences
     neither = judged(table, a="", b="")
     assert neither.verdict == "not tried"
@@ -214,7 +214,7 @@ def test_without_a_pretrained_model_at_hand_one_is_trained_here() -> None:
 def test_pretrained_minilm_keeps_full_rank_and_is_anisotropic(minilm: Path) -> None:
     case = Model(str(minilm), label="MiniLM")
     result = steps_of(ENTRY.run, Config(models=(case,), length=32))[0]
-    assert str(result.judgement) == "holds, tried on MiniLM (pretrained)"
+    assert str(result.judgement) == "Supported for MiniLM (pretrained)"
     summary = tables.summary(result.table).filter(metric="absolute_cosine", layer=6)
     trained, twin, null = (
         summary.filter(variant=variant)["median"].item() for variant in (TRAINED, TWIN, NULL)

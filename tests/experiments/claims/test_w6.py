@@ -18,7 +18,7 @@ from rankscope.experiments.claims._norm_starts import (
     RADIUS,
     STABLE,
     Dynamics,
-    Plan,
+    StartsPlan,
     build,
     follow,
     starts,
@@ -117,7 +117,7 @@ def test_shares_are_those_of_a_plain_iteration(found) -> None:
 def test_the_run_holds_can_be_shown_and_repeated(found) -> None:
     can_be_shown(found)
     assert found.verdict == "holds"
-    assert str(found.beyond) == "fails"
+    assert str(found.beyond) == "Not supported"
     fewer = replace(TINY, layers=1, every=1, controls=(), others=())
     once, again, other = (
         w6.ENTRY.run(replace(fewer, seed=seed), silent).table for seed in (0, 0, 1)
@@ -151,11 +151,15 @@ def shares(by_case: dict[str, tuple[float, float]]) -> pl.DataFrame:
 @pytest.mark.parametrize(
     ("table", "verdict", "beyond"),
     [
-        (made_up((0.3, 0.3), 0.0, 0.0), "holds, for 30% to 30% of random starts", "fails"),
-        (made_up((0.3, 0.2), 0.0, 0.1), "depends", "holds"),  # still leaving
-        (made_up((0.01, 0.01), 0.0, 0.1), "depends", "holds"),  # no general class
-        (made_up((0.3, 0.3), 0.1, 0.1), "depends", "holds"),  # orthogonal values stay apart
-        (made_up((0.0, 0.0), 0.1, 0.1), "fails", "holds"),
+        (
+            made_up((0.3, 0.3), 0.0, 0.0),
+            "Supported for 30% to 30% of random starts",
+            "Not supported",
+        ),
+        (made_up((0.3, 0.2), 0.0, 0.1), "Depends", "Supported"),  # still leaving
+        (made_up((0.01, 0.01), 0.0, 0.1), "Depends", "Supported"),  # no general class
+        (made_up((0.3, 0.3), 0.1, 0.1), "Depends", "Supported"),  # orthogonal values stay apart
+        (made_up((0.0, 0.0), 0.1, 0.1), "Not supported", "Supported"),
     ],
 )
 def test_each_outcome(table: pl.DataFrame, verdict: str, beyond: str) -> None:
@@ -171,11 +175,13 @@ def test_the_other_cases_are_named_with_what_was_measured() -> None:
     config = replace(TINY, starts=60, controls=(), others=(full, layer, random))
     ends = {"two": (0.3, 0.3), "LayerNorm": (0.3, 0.29), "random": (0.0, 0.0)}
     assert str(judged(config, shares(ends | {"full mask": (0.4, 0.17)})).beyond) == (
-        "depends on the case: a share above rank one lasts with LayerNorm (30% after 30 "
-        "layers, 29% after 120); not full mask (40% after 30 layers, 17% after 120), random (0%)"
+        "Depends on the case: a share of the starts stays above rank one with LayerNorm (30% "
+        "after 30 "
+        "layers, 29% after 120); not with full mask (40% after 30 layers, 17% after 120), random "
+        "(0%)"
     )
     lasting = shares(dict.fromkeys(("two", "full mask", "LayerNorm", "random"), (0.3, 0.3)))
-    assert str(judged(config, lasting).beyond) == "holds"
+    assert str(judged(config, lasting).beyond) == "Supported"
 
 
 @pytest.mark.parametrize("starts", [20, 60, 200])
@@ -193,7 +199,7 @@ def test_a_general_class_is_more_than_no_hit_could_hide(starts: int) -> None:
 def test_poles_differ_and_are_not_above_rank_one() -> None:
     """Attention that prefers itself: tokens end at ±x."""
     case = Dynamics("poles", tokens=4, avoidance=-3.0, strength=3.0, decay=0.5)
-    rows, _ = follow(Plan(TINY.seed, starts=20, layers=LAYERS, every=3), case, silent)
+    rows, _ = follow(StartsPlan(TINY.seed, starts=20, layers=LAYERS, every=3), case, silent)
     ends = {metric: value for _, layer, metric, value in rows if layer == END}
     assert ends[APART] > 0.3
     assert ends[ABOVE] == 0.0

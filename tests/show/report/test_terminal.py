@@ -36,9 +36,9 @@ def test_a_claim_is_told_by_its_id_its_statement_and_its_verdict(claim):
     first, *_ = printed(claim, width=200).splitlines()
     assert first == f"D9  {claim.title}"
     told = lines(claim)
-    assert ["fails", "(chains", "of", "attention)"] in told
+    assert ["not", "supported", "(chains", "of", "attention)"] in told
     assert ["beyond:", "depends", "on", "the", "mask", "(chains", "of", "masks)"] in told
-    assert "fails" not in printed(replace(claim, judgement=None, beyond=None))
+    assert "supported" not in printed(replace(claim, judgement=None, beyond=None))
 
 
 def test_sentences_are_broken_between_words_beside_their_points(study):

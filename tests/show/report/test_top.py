@@ -33,11 +33,19 @@ def test_warnings_are_one_box_with_a_paragraph_for_each(top):
     assert "<p>155 of <code>157</code>.</p>\n<p>One &lt;sample&gt;.</p>" in shown
 
 
-@pytest.mark.parametrize("verdict", ["holds", "fails", "depends", "not tried"])
-def test_a_judgement_is_a_badge_in_words_beside_what_it_is_about(verdict, top):
+@pytest.mark.parametrize(
+    ("verdict", "words"),
+    [
+        ("holds", "supported"),
+        ("fails", "not supported"),
+        ("depends", "depends"),
+        ("not tried", "not tested"),
+    ],
+)
+def test_a_judgement_is_a_badge_in_words_beside_what_it_is_about(verdict, words, top):
     judgement = Judgement(verdict, "", "the **scale**, 10^-3")
     shown = top(judgements={"Stated for: <this>": judgement})
-    assert f'<span class="{verdict.replace(" ", "-")}"><span class="tone">{verdict}</span>' in shown
+    assert f'<span class="{verdict.replace(" ", "-")}"><span class="tone">{words}</span>' in shown
     assert "<dt>Stated for: &lt;this&gt;</dt>" in shown
     assert f"{'on ' * (verdict == 'depends')}the <strong>scale</strong>, 10<sup>−3</sup>" in shown
 

@@ -127,7 +127,7 @@ Row = tuple[str, int, str, float]
 
 
 @dataclass(frozen=True)
-class Plan:
+class StartsPlan:
     """How many starts are followed, and how far: four times ``layers``, since a level may not last.
 
     Every ``every``th layer is recorded. Where weights are random, ``draws`` of them share the
@@ -141,7 +141,9 @@ class Plan:
     draws: int = 1
 
 
-def follow(plan: Plan, case: Dynamics, on_step: kit.OnStep) -> tuple[list[Row], dict[str, str]]:
+def follow(
+    plan: StartsPlan, case: Dynamics, on_step: kit.OnStep
+) -> tuple[list[Row], dict[str, str]]:
     """The shares of the starts that differ and that are above rank one, layer by layer; doubts.
 
     A start is above rank one where its tokens differ in scaled arithmetic and their second singular

@@ -22,9 +22,9 @@ ENTRY = kit.claim(
     "D1",
     "The output of a network is the sum of its paths, of every length, and of its biases.",
     source="Dong et al. 2021, theorem 2.1",
-    question="Do all paths together give what a plain forward pass gives?",
+    question="Does the sum of all paths equal the output of a plain forward pass?",
     domain="pure attention, with and without skips",
-    beyond="transformers with MLPs and norms, whose gates and scales are held at this input",
+    beyond="transformers with MLPs and norms, with gates and scales frozen at this input",
     seconds=1,
 )
 CHARTS = (kit.Drawing("by_model", "A panel for each network.", "relative_error"),)
@@ -71,7 +71,7 @@ def measure(config: Config, on_step: kit.OnStep) -> pl.DataFrame:
 
 
 def judge(config: Config, table: pl.DataFrame) -> kit.Answer:
-    """A kind of network bears the theorem out if all its errors are rounding."""
+    """The theorem is supported for a kind of network if all its errors are rounding errors."""
     largest = table.group_by("model", "variant").agg(pl.max("value")).rows()
     worst = {(kind, variant): value for kind, variant, value in largest}
     exact = {
@@ -111,7 +111,7 @@ def errors(network: Network, x: Tensor, paths: Sequence[Path]) -> pl.DataFrame:
 
 def _network(config: Config, kind: str) -> Network:
     if kind not in KINDS:
-        raise InputError(f"there is no kind of network {kind!r}; choose {', '.join(KINDS)}.")
+        raise InputError(f"unknown kind of network {kind!r}; choose one of {', '.join(KINDS)}.")
     spec = KINDS[kind](config.layers, config.heads, config.width, init=config.init)
     network = Network.random(spec, seed=config.seed, dtype=torch.float64)
     with torch.no_grad():

@@ -18,7 +18,7 @@ from rankscope import tables
 from rankscope.core.network import Init
 from rankscope.core.theory import UNEVEN, Law, law
 from rankscope.experiments import depths, kit
-from rankscope.experiments.claims._norm_starts import ABOVE, Dynamics, Plan, follow
+from rankscope.experiments.claims._norm_starts import ABOVE, Dynamics, StartsPlan, follow
 from rankscope.experiments.depths import medians
 from rankscope.experiments.norm_cases import Setting, Settings, random_network
 from rankscope.numerals import plural, power_of_ten, sentence_case
@@ -125,7 +125,7 @@ def _traced(
 
 def _designed(config: Config, case: Dynamics, on_step: kit.OnStep) -> depths.Measured:
     """The shares of starts above rank one, layer by layer, without and with the norm."""
-    plan = Plan(config.seed, config.designed_starts, config.designed_layers)
+    plan = StartsPlan(config.seed, config.designed_starts, config.designed_layers)
     rows = []
     notes: dict[str, str] = {}
     variants = (replace(case, name=BARE, norm="none"), replace(case, name=NORMED))
@@ -186,7 +186,7 @@ def judge(config: Config, measured: kit.Measured[list[str]]) -> kit.Answer:
             ),
         ),
         stated=random.checks and random.checks | {"argument": not raised},
-        on=_phrase("what is asked", f"{random.counts}{argument}"),
+        on=_phrase("the part of the claim", f"{random.counts}{argument}"),
         beyond=masked.checks | designed or None,
         on_beyond=_phrase("the values", others),
         key_figures={

@@ -34,7 +34,7 @@ ENTRY = kit.claim(
     source="Dong et al. 2021, appendix",
     question="Is any weight of attention further from the shared one than twice the spread?",
     domain="one layer of softmax attention, spread at most 1.256",
-    beyond="masks, compared among queries that see the same; spreads above 1.256",
+    beyond="masks (queries with the same visible keys compared); spreads above 1.256",
     seconds=3,
     metrics=(
         kit.Metric(
@@ -171,7 +171,9 @@ def judge(_: Config, table: pl.DataFrame) -> kit.Answer:
         stated=stated,
         on={"holds": _sharp(within)},
         beyond=beyond or None,
-        on_beyond=f"the spread: exceeded from D = {short(min(exceeded))} on" if exceeded else "",
+        on_beyond=f"the spread: the bound is exceeded from D = {short(min(exceeded))} on"
+        if exceeded
+        else "",
         key_figures={"largest |P − 1qᵀ| over 2D·1qᵀ": max(within["value"].to_list())},
         listings=(
             kit.Listing(
@@ -190,7 +192,7 @@ def judge(_: Config, table: pl.DataFrame) -> kit.Answer:
 def _sharp(within: pl.DataFrame) -> str:
     """At which spreads of the lemma's own layers its bound is attained, and what it is elsewhere.
 
-    Its factor of 2 is that of the largest spread; a smaller one leaves room.
+    Its factor of 2 is tight at the largest spread only.
     """
     largest = _largest(within.filter(pl.col("variant").is_in([RANDOM, ADVERSE])), "setting")
     attained = [spread for spread, value in largest.items() if value > 1 - _NEARLY]
@@ -200,7 +202,7 @@ def _sharp(within: pl.DataFrame) -> str:
     low = min((spread for spread in largest if spread not in attained), default=None)
     if low is None:
         return words
-    return f"{words} only (at D = {short(low)} no entry is above {short(largest[low])} of it)"
+    return f"{words} only (at D = {short(low)} no entry exceeds {short(largest[low])} of it)"
 
 
 def _largest(rows: pl.DataFrame, column: str) -> dict[Any, float]:

@@ -238,16 +238,16 @@ def judge(config: Config, measured: kit.Measured[Sequence[Held]]) -> kit.Answer:
     )
     reach = (
         f"up to LeCun × {single:g} in single layers and × {deep:g} over all layers, above which "
-        f"the bound says nothing; the worst perturbation grows as {figures} (mean of "
+        f"the bound is vacuous; the worst perturbation grows as {figures} (mean of "
         f"{plural(config.draws, 'draw')})"
     )
     against = "; ".join(name for name, held in beyond.items() if not held)
     return kit.Answer(
         _sentences(config, checked, powers),
         stated=stated,
-        on={"holds": reach, "depends": f"what is asked: {_unsupported(stated)}; {reach}"},
+        on={"holds": reach, "depends": f"the part of the claim: {_unsupported(stated)}; {reach}"},
         beyond=beyond,
-        on_beyond={"depends": f"what is asked: not supported for {against}"},
+        on_beyond={"depends": f"the part of the claim: not supported for {against}"},
         key_figures={
             "largest scale at which the bound over all layers says anything": deep,
             "largest scale at which the bound of a layer says anything": single,

@@ -177,13 +177,13 @@ def judge(config: Config, table: pl.DataFrame) -> kit.Answer:
         guess = fmean(_values(table, depth, GUESS, ACCURACY))
         listing.append((depth, GUESS, "", guess))
     counted = (
-        "residual of the last layer, and in how many of "
-        f"{plural(config.seeds, 'seed')} it is larger: {'; '.join(words)}"
+        f"residual of the last layer (in how many of {plural(config.seeds, 'seed')} it is larger), "
+        f"{'; '.join(words)}"
     )
     return kit.Answer(
         _sentences(config, table),
         stated=stated,
-        on={"holds": counted, "fails": counted, "depends": f"the depth; {counted}"},
+        on={"holds": counted, "fails": counted, "depends": f"the depth: {counted}"},
         beyond=beyond,
         key_figures={
             f"log10 of the residual, {MLPS}, {plural(layers, 'layer')}": fmean(

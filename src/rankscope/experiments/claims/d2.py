@@ -22,7 +22,7 @@ ENTRY = kit.claim(
     "so doubly exponentially with depth, and never above the theorems' bounds.",
     source="Dong et al. 2021, theorems 2.2 and 2.3",
     question="Is every layer below its bounds, and do the last steps grow threefold?",
-    domain="pure attention that meets the theorems' own condition",
+    domain="pure attention that meets the condition of the theorems",
     beyond="the same networks where the weights are too large for the theorems",
     seconds=16,
 )
@@ -137,8 +137,8 @@ def check(scale: float, promised: Bounds, law: Law) -> Checked:
 def judge(config: Config, measured: kit.Measured[Networks]) -> kit.Answer:
     """On networks that meet the theorems' condition in every layer, and on the others.
 
-    A network bears the claim out if in every layer its residual is below every bound that says
-    something there, of which there must be some, and its last steps grow threefold, to within 0.1.
+    The claim is supported for a network if in every layer its residual is below every informative
+    bound, at least one bound is informative, and its last steps grow threefold, to within 0.1.
     """
     checked = measured.facts
     met, unmet = (
@@ -151,11 +151,11 @@ def judge(config: Config, measured: kit.Measured[Networks]) -> kit.Answer:
     growth = {"smallest": min(growths), "largest": max(growths)} if growths else {}
     cubic = cubic_up_to(config, checked)
     deep = max((network.scale for network in met.values() if network.promised), default=0.0)
-    reach = f"up to LeCun × {covered:g} layer by layer"
-    reach += f", over all layers up to LeCun × {deep:g}: above it that bound says nothing"
-    untried = "no network meets the theorems' condition; try smaller scales"
+    reach = f"up to LeCun × {covered:g} for single layers and up to LeCun × {deep:g} over all "
+    reach += "layers, above which that bound is vacuous"
+    untested = "no network meets the theorems' condition; try smaller scales"
     if config.layers < _FEWEST_LAYERS:
-        untried = f"{plural(config.layers, 'layer')} show no law; use {_FEWEST_LAYERS} or more"
+        untested = f"{plural(config.layers, 'layer')} show no law; use {_FEWEST_LAYERS} or more"
         met, unmet = {}, {}
     panel = measured.table["model"][-1]  # the network that is shown beside its bounds comes last
     known = set(measured.table.filter(model=panel)["variant"])
@@ -166,7 +166,7 @@ def judge(config: Config, measured: kit.Measured[Networks]) -> kit.Answer:
             name: network.law.cubic and network.above == 0 and network.compared > 0
             for name, network in met.items()
         },
-        on={"holds": reach if covered and deep else "", "not tried": untried},
+        on={"holds": reach if covered and deep else "", "not tried": untested},
         beyond={name: network.law.cubic for name, network in unmet.items()},
         on_beyond={
             "depends": f"the weights' scale: every network is cubic up to LeCun × {cubic:g}"

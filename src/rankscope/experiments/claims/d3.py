@@ -21,9 +21,9 @@ ENTRY = kit.claim(
     "MLPs stop the output of attention from degenerating; the larger their Lipschitz constant, the "
     "slower it falls.",
     source="Dong et al. 2021, abstract and corollary 3.2",
-    question="Do MLPs end the doubly exponential fall, and is it slower the steeper they are?",
+    question="Do MLPs stop the doubly exponential fall, and are steeper MLPs slower?",
     domain="attention and MLPs at initialisation, without skips and norms",
-    beyond="the same MLPs with tokens kept at the size they have without: what is not weight scale",
+    beyond="the same MLPs, scaled so that token norms are those without MLPs",
     seconds=5,
 )
 _NONE, _SCALED = "no MLP", "no MLP, output"
@@ -117,16 +117,16 @@ def judge(config: Config, measured: kit.Measured[Facts]) -> kit.Answer:
             control / end(rises[kind] for kind in config.activations) for end in (max, min)
         )
         likewise = (
-            " (as it is without any MLP where attention's own weights are scaled alike, by "
-            f"{low:.2g} to {high:.2g} times as much)"
+            " (so is attention without MLPs when its own weights are scaled by the same factor, "
+            f"by {low:.2g} to {high:.2g} times as much)"
         )
     first_draw = tuple(name for name in laws if ", draw " not in name)
     return kit.Answer(
         _sentences(config, laws, rises),
         stated=stops | rising,
-        on={"depends": f"what is asked: {_asked(config, laws, stops, rising)}{likewise}"},
+        on={"depends": f"the part of the claim: {_asked(config, laws, stops, rising)}{likewise}"},
         beyond={f"{kind}, draw {draw + 1}": held for (kind, draw), held in slower.items()},
-        on_beyond={"depends": f"the weights drawn: slower in {counted}"},
+        on_beyond={"depends": f"the draw of the weights: slower in {counted}"},
         key_figures={f"{kind}, decades by doubling": rise for kind, rise in rises.items()},
         listings=(
             kit.Listing(
@@ -162,8 +162,9 @@ def _asked(
             f"{power_of_ten(laws[_name(kind, 1.0)].last)} ({kind})" for kind in config.activations
         ]
         words.append(
-            f"as drawn they {'stop it' if all(stops.values()) else 'do not stop it'}: after "
-            f"{config.layers} layers {' and '.join(ends)}, {power_of_ten(laws[_NONE].last)} without"
+            f"as drawn, MLPs {'stop it' if all(stops.values()) else 'do not stop it'}: after "
+            f"{config.layers} layers {' and '.join(ends)}, {power_of_ten(laws[_NONE].last)} "
+            "without MLPs"
         )
     steep = [
         gain
@@ -172,7 +173,7 @@ def _asked(
     ]
     if steep:
         words.append(f"from × {min(steep):g} on it is no longer doubly exponential")
-    words.append("slower the steeper" if all(rising.values()) else "not always slower the steeper")
+    words.append(f"steeper MLPs are {'' if all(rising.values()) else 'not always '}slower")
     return "; ".join(words)
 
 

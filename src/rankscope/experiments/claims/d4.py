@@ -87,8 +87,8 @@ def measure(config: Config, on_step: kit.OnStep) -> depths.Measured:
 def judge(config: Config, measured: depths.Measured) -> kit.Answer:
     """Claim 3.1's own inequality in every layer and sample, for each β; the same for random ones.
 
-    The claim is borne out by a β whose residual is never below the input's, and by controls that
-    collapse: the same weights without skips.
+    The claim is supported for a β if the residual is never below the input's and the control, the
+    same weights without skips, collapses.
     """
     table = measured.table
     summary = tables.summary(table)

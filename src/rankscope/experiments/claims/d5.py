@@ -146,7 +146,7 @@ def ends(rows: pl.DataFrame, draws: int = 1) -> list[Ends]:
 
 
 def judge(config: Config, measured: kit.Measured[dict[str, Facts]]) -> kit.Answer:
-    """A panel of figure 2 bears the claim out if SAN and SAN+MLP end far below the other two.
+    """A panel of figure 2 supports the claim if SAN and SAN+MLP end far below the other two.
 
     Far below is a tenth at most, after the last layer, in means over the samples; what is below a
     thousandth, which the figure's axis does not show, counts as a thousandth. It has to be so in
@@ -213,7 +213,7 @@ def _words(config: Config, names: Iterable[str], ours: Mapping[str, list[Ends]])
     return {
         "holds": seeds,
         "fails": f"for {apart}",
-        "depends": f"the model: not for {apart}",
+        "depends": f"the model: not supported for {apart}",
         "not tried": "name a model with --models or --pretrained",
     }
 

@@ -308,13 +308,13 @@ def check(
     of the smallest width. Widths slow that if they do so ``later`` than at the next smaller one; an
     MLP or a skip, if later than without; each over the seeds of all widths. A layer whose steps
     miss by more than ``learnt`` is left out, and a part of the statement for which nothing is left
-    to compare is named as not tried.
+    to compare is reported as not tested.
     """
     steps = {layer: end.arrivals for layer, end in ends.items() if end.error <= learnt}
     widths = sorted(config.widths)
     plain = [steps[width, PLAIN] for width in widths if (width, PLAIN) in steps]
     wider = later(*([step for each in side for step in each] for side in (plain[:-1], plain[1:])))
-    # Whether a part is supported, or why it cannot be tried.
+    # Whether a part is supported, or why it cannot be tested.
     outcomes: dict[str, bool | str] = {
         _SMALLEST: f"width {widths[0]} has not learnt its arcs",
         _WIDER: "there are no two widths at which points come together and arcs are learnt",
@@ -331,7 +331,7 @@ def check(
         slower = later(before, after)
         outcomes[part] = "at no width do points come together" if slower is None else slower
     checks = {part: held for part, held in outcomes.items() if isinstance(held, bool)}
-    untried = {part: why for part, why in outcomes.items() if isinstance(why, str)}
+    untested = {part: why for part, why in outcomes.items() if isinstance(why, str)}
     sentences, words = [], []
     held, against = ([part for part in checks if checks[part] is side] for side in (True, False))
     if checks:
@@ -340,11 +340,14 @@ def check(
         )
         sentences.append(f"Supported: {true}. Not supported: {false}.")
     if held and against:
-        words = [f"the part: supported for {', '.join(held)}; not for {', '.join(against)}"]
-    if untried:
-        parts = "; ".join(f"that {_PARTS[part]} ({why})" for part, why in untried.items())
-        sentences.append(f"Not tried: {parts}.")
-        words.append(f"not tried: {', '.join(untried)}" if checks else untried[_SMALLEST])
+        words = [
+            f"the part of the claim: supported for {', '.join(held)}; not for {', '.join(against)}"
+        ]
+    if untested:
+        parts = "; ".join(f"that {_PARTS[part]} ({why})" for part, why in untested.items())
+        sentences.append(f"Not tested: {parts}.")
+        words = words or ["where tested"]
+        words = [*words, f"not tested: {', '.join(untested)}"] if checks else [untested[_SMALLEST]]
     missed = [f"{kind} of width {width}" for width, kind in ends if (width, kind) not in steps]
     if missed:
         sentences.append(f"Not learnt, so not counted: {', '.join(missed)}.")

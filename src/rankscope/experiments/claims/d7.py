@@ -333,16 +333,16 @@ def judge(config: Config, table: pl.DataFrame) -> kit.Answer:
         },
     }
     missed = ", ".join(task for task in tasks if task not in learnt)
-    untried = f"not learnt, so not tried: {missed}" if missed else ""
+    untested = f"not learnt, hence not tested: {missed}" if missed else ""
     return kit.Answer(
         (
             *(_in_words(config, task, medians, task in learnt) for task, medians in tasks.items()),
             *_controls(config, tasks),
         ),
         stated=_checks(stated),
-        on=_verdict_words(stated, untried),
+        on=_verdict_words(stated, untested),
         beyond=_checks(beyond),
-        on_beyond=_verdict_words(beyond, untried),
+        on_beyond=_verdict_words(beyond, untested),
         key_figures={
             f"{task}, {which}": value
             for task, medians in tasks.items()
@@ -364,7 +364,7 @@ def _checks(parts: Mapping[str, Mapping[str, bool]]) -> dict[str, bool]:
     }
 
 
-def _verdict_words(parts: Mapping[str, Mapping[str, bool]], untried: str) -> kit.Phrase:
+def _verdict_words(parts: Mapping[str, Mapping[str, bool]], untested: str) -> kit.Phrase:
     """For each part, the tasks for which it is supported and those for which it is not."""
     words = []
     for part, tasks in parts.items():
@@ -375,8 +375,9 @@ def _verdict_words(parts: Mapping[str, Mapping[str, bool]], untried: str) -> kit
         words.append(
             f"{part} in {held or 'no task'}" + (f", not in {against}" if held and against else "")
         )
-    on = "; ".join(filter(None, ("the task: " + "; ".join(words), untried)))
-    return {"depends": on, "holds": untried, "fails": untried, "not tried": untried}
+    on = "; ".join(filter(None, ("the task: " + "; ".join(words), untested)))
+    rest = f"where tested; {untested}" if untested else ""
+    return {"depends": on, "holds": rest, "fails": rest, "not tried": "no task was learnt"}
 
 
 def short_do_most(accuracies: Sequence[float], guess: float, config: Config) -> bool:
@@ -435,7 +436,7 @@ def _in_words(config: Config, task: str, medians: Medians, learnt: bool) -> str:
         f"random predictor {medians[RANDOM][0]:.2f}, best constant guess {medians[CHANCE][0]:.2f}"
     )
     if not learnt:
-        return f"{task.capitalize()}: not learnt, so not tried: {trained}."
+        return f"{task.capitalize()}: not learnt, hence not tested: {trained}."
     names = (*map(lone, config.drawn), EVERY_LONE, ALL, RESCALED)
     listed = "; ".join(
         f"{name} " + " ".join(f"{value:.2f}" for value in medians[name]) for name in names

@@ -158,7 +158,7 @@ def position_table(network: Network, x: Tensor, token_mask: Tensor) -> pl.DataFr
 
 
 @dataclass(frozen=True)
-class Found:
+class PatternLaw:
     """One pattern: its law, and what its collapsed state says about it, by medians over samples."""
 
     law: Law
@@ -190,7 +190,7 @@ class Found:
 
 
 def judge(config: Config, measured: depths.Measured) -> kit.Answer:
-    """A pattern bears the claim out if its law is that of the claim; without a law it is left out.
+    """The claim is supported for a pattern with the claimed law; one without a law is left out.
 
     Whether the rows of attention agree once tokens do is read off the collapsed state.
     """
@@ -224,7 +224,7 @@ def judge(config: Config, measured: depths.Measured) -> kit.Answer:
     )
 
 
-def read(table: pl.DataFrame, panel: str) -> dict[str, Found]:
+def read(table: pl.DataFrame, panel: str) -> dict[str, PatternLaw]:
     """What the table says about every pattern of a panel."""
     whole = tables.summary(table.filter(model=panel))
     patterns = {}
@@ -236,7 +236,7 @@ def read(table: pl.DataFrame, panel: str) -> dict[str, Found]:
         sizes = [a - b for a, b in zip(absolute, relative, strict=True)]
         half = len(sizes) // 2
         later = [math.log10(value) for value in seconds[len(seconds) // 2 :]]
-        patterns[str(name)] = Found(
+        patterns[str(name)] = PatternLaw(
             law_of_medians(summary, depths.RELATIVE),
             law([0.0, *products]) if products else None,
             10 ** mean(later) if later else math.nan,
@@ -246,22 +246,24 @@ def read(table: pl.DataFrame, panel: str) -> dict[str, Found]:
     return patterns
 
 
-def _checks(patterns: Mapping[str, Found]) -> dict[str, bool]:
+def _checks(patterns: Mapping[str, PatternLaw]) -> dict[str, bool]:
     laws = {name: pattern.law for name, pattern in patterns.items()}
     return as_stated(laws, lambda name, law: law.kind == patterns[name].expected)
 
 
-def _phrase(patterns: Mapping[str, Found]) -> kit.Phrase:
+def _phrase(patterns: Mapping[str, PatternLaw]) -> kit.Phrase:
     checks = _checks(patterns)
-    against = [f"{name}: {patterns[name].law.kind}" for name, held in checks.items() if not held]
+    against = [f"{name} ({patterns[name].law.kind})" for name, held in checks.items() if not held]
     as_claimed = len(checks) - len(against)
     return {
-        "depends": f"the scores ({', '.join(against)}; {as_claimed} as stated)",
+        "depends": f"the scores: supported for {as_claimed}; not for {', '.join(against)}",
         "not tried": "the layers are too few to show a law",
     }
 
 
-def _sentences(keeping: Mapping[str, Found], shrinking: Mapping[str, Found]) -> Iterator[str]:
+def _sentences(
+    keeping: Mapping[str, PatternLaw], shrinking: Mapping[str, PatternLaw]
+) -> Iterator[str]:
     """The rates beside those of positions alone, and what becomes of them beyond."""
     rated = {name: pattern for name, pattern in keeping.items() if not math.isnan(pattern.gap)}
     if rated:

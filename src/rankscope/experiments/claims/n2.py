@@ -38,7 +38,7 @@ ENTRY = kit.claim(
     source="derived for rankscope",
     question="Can two heads leave a larger residual than the theorem's bound with βH?",
     domain="one layer of two heads that meets the theorem's condition",
-    beyond="one head, with ‖W_V‖∞ in the place of the composite norm, as in a reader's note",
+    beyond="one head, with ‖W_V‖∞ instead of the composite norm, as in a reader's note",
     seconds=22,
     small=False,
     metrics=(
@@ -158,7 +158,7 @@ def judge(_: Config, table: pl.DataFrame) -> kit.Answer:
             f"to {short(max(noted.values(), default=0.0))} times; in the ∞-norm it suffices, with "
             "‖R‖₁‖R‖∞² for the cube"
         },
-        on={"holds": f"βH exceeded at {min(over, default=0):,.0f} features and more"},
+        on={"holds": f"βH is exceeded at {min(over, default=0):,.0f} features and more"},
         key_figures={
             "residual over the bound with βH, largest": max(sizes.values()),
             "smallest width at which it is above": min(many, default=math.nan),

@@ -287,7 +287,7 @@ def judge(config: Config, table: pl.DataFrame) -> kit.Answer:
             "float64 agrees": error < _ROUNDING,
         },
         beyond={"affine rank kept": not raised + lowered, "affine rank not raised": not raised},
-        on_beyond={"fails": changed},
+        on_beyond={"fails": f"the affine rank is {changed}"},
         key_figures={
             "sequences whose affine rank is raised, share": raised / len(values),
             "sequences whose affine rank is lowered, share": lowered / len(values),

@@ -37,7 +37,7 @@ ENTRY = kit.claim(
     "Softmax attention is spread out for logits of deviation below √(2/(1−p))·√(log T), p the "
     "tokens' overlap, and condensed on a few tokens above, Σ P² → 1 − β_c/β.",
     source="Giorlandino and Goldt 2026, random energies",
-    question="Do the weights of attention condense where the random energy model says?",
+    question="Do attention weights condense where the random energy model predicts?",
     domain="one layer of random attention, tokens of one overlap p, their number T → ∞",
     beyond="a hundred to a million tokens",
     seconds=21,

@@ -171,7 +171,7 @@ def judge(_: Config, table: pl.DataFrame) -> kit.Answer:
     beyond: dict[str, bool] = {}
     for kind in kinds:
         checks = kit.on_all((PREDICTED, MEASURED), partial(_checks, curves, kind))
-        named = {f"{kind}, {question}": ok for question, ok in checks.items()}
+        named = {f"{kind}: {question}": ok for question, ok in checks.items()}
         (stated if kind in OWN else beyond).update(named)
     figures = {}
     for kind in kinds:
@@ -200,14 +200,14 @@ def _checks(curves: kit.Curves, kind: str, source: str) -> dict[str, bool]:
     before, last = scaled[-2:]
     granted = _LEVEL + _ERRORS * math.hypot(before.error, last.error)
     checks = {
-        "held off with 1/√L": last.value < _APART and abs(last.value - before.value) <= granted,
-        "collapse without": plain[-1].value >= _COLLAPSED
+        "no collapse with 1/√L": last.value < _APART and abs(last.value - before.value) <= granted,
+        "collapse without 1/√L": plain[-1].value >= _COLLAPSED
         and all(less.value <= more.value + _ROUNDING for less, more in pairwise(plain)),
     }
     fed, starved = (_means(curves, kind, n, source, _GRADIENTS) for n in (SCALED, PLAIN))
     if fed:
-        checks["queries fed with 1/√L"] = fed[-1].value >= _FED
-        checks["queries starved without"] = starved[-1].value <= _STARVED
+        checks["query gradients kept with 1/√L"] = fed[-1].value >= _FED
+        checks["query gradients lost without 1/√L"] = starved[-1].value <= _STARVED
     return checks
 
 

@@ -34,9 +34,9 @@ ENTRY = kit.claim(
     "the lemma), so that deep layers tend to the identity; norms scaled by 1/√ℓ slow the growth.",
     source="Sun et al. 2025, curse of depth, abstract and lemma (as summarised)",
     question="Does the stream grow exponentially with depth until layers change nothing, and do "
-    "norms scaled by 1/√ℓ mend it?",
+    "norms scaled by 1/√ℓ prevent it?",
     domain="random pre-norm networks with LeCun's weights, at initialisation; trained models not "
-    "tried",
+    "tested",
     beyond="what the variance implies for the layers at initialisation, and other weights",
     seconds=22,
     metrics=(
@@ -237,7 +237,8 @@ def _verdict(curves: Curves, model: str, checks: Mapping[str, bool], networks: i
     ]
     growth = _growth(curves, model, PLAIN, MEASURED)
     return (
-        f"what is asked, at initialisation: supported for {sides[0]}; not for {sides[1]} (it grows "
+        f"the part of the claim, at initialisation: supported for {sides[0]}; not for {sides[1]} "
+        f"(it grows "
         f"as ℓ^{short(growth)} in the mean of {plural(networks, 'network')})"
     )
 

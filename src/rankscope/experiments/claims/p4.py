@@ -1,6 +1,6 @@
 """Claim P4: where a norm stands decides how the stream grows and how fast tokens collapse.
 
-Kim et al. 2025 report the exponential growth of pre-norm during training, which is not tried here;
+Kim et al. 2025 report the exponential growth of pre-norm during training, which is not tested here;
 how it grows at initialisation is ours and judged beyond the claim.
 """
 
@@ -37,7 +37,7 @@ ENTRY = kit.claim(
     question="Does the place of the norm set the growth of the stream and the speed of the "
     "collapse, in the order that is claimed?",
     domain="random transformers with RMSNorm and LeCun's weights, at initialisation; the growth of "
-    "pre-norm during training not tried",
+    "pre-norm during training not tested",
     beyond="the growth of pre-norm at initialisation, and weights that are not LeCun's",
     seconds=14,
     metrics=(
@@ -198,7 +198,7 @@ def judge(_: Config, table: pl.DataFrame) -> kit.Answer:
             f"{short(off, digits=2)} standard errors of the relative dispersion at most.",
         ),
         stated=checks[usual],
-        on={"depends": f"what is asked: supported but for {unsupported}"},
+        on={"depends": f"the part of the claim: supported except for {unsupported}"},
         beyond=beyond or None,
         on_beyond={"depends": f"the weights: not supported for {against}"},
         key_figures={

@@ -31,9 +31,9 @@ ENTRY = kit.claim(
     "No row of attention over T tokens has less entropy than the worst logits of norm ‖W_K "
     "W_Qᵀ‖·‖XXᵀ‖ have, and some layer has as little.",
     source="Zhai et al. 2023, theorem on entropy",
-    question="Is any row's entropy below the bound, and does the bound say anything?",
+    question="Is any row's entropy below the bound, and is the bound informative?",
     domain="one softmax over any tokens and weights, without mask and biases",
-    beyond="whether the bound says anything about random layers",
+    beyond="whether the bound is informative for random layers",
     seconds=3,
     metrics=(
         kit.Metric(
@@ -190,8 +190,8 @@ def judge(_: Config, table: pl.DataFrame) -> kit.Answer:
         },
         beyond=says,
         on_beyond={
-            "depends": f"the size of the weights: it says something in {len(held)} of {len(says)} "
-            f"settings, {'; '.join(held)}"
+            "depends": f"the scale of the weights: the bound is informative in {len(held)} of "
+            f"{len(says)} settings: {'; '.join(held)}"
         },
         key_figures={
             "smallest entropy found over the bound, largest": max(over),

@@ -32,7 +32,7 @@ ENTRY = kit.claim(
     "that the Gram matrix of one layer's output tends to stable rank one as the context T grows, "
     "unless the outlier is removed.",
     source="Nait Saada et al. 2025, rank collapse in width",
-    question="Does one layer lose rank as the context grows, for one singular value?",
+    question="Does one layer lose rank as the context grows, because of one singular value?",
     domain="one head as wide as the context, orthogonal tokens",
     beyond="the output itself, tokens that become alike, heads of fixed width, and tokens with an "
     "overlap",
@@ -233,7 +233,7 @@ def judge(_: Config, table: pl.DataFrame) -> kit.Answer:
         ),
         stated=stated,
         beyond=beyond,
-        on_beyond={"depends": f"the case: not borne out are {against}"},
+        on_beyond={"depends": f"the case: not supported for {against}"},
         key_figures=figures,
         listings=(_listing(curves, settings),),
     )

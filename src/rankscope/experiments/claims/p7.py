@@ -49,9 +49,9 @@ ENTRY = kit.claim(
     "Two exponents known before training, that of the angles between tokens and that of the "
     "gradients, forecast the loss a network reaches.",
     source="Cowsik et al. 2024, abstract",
-    question="Which figure, known before training, forecasts the loss that is reached?",
+    question="Which figure, known before training, predicts the final loss?",
     domain="networks that learn to sort: depth, norm place, skips and scale of weights varied",
-    beyond="against what needs no prediction",
+    beyond="comparison with figures that need no prediction",
     seconds=150,
     metrics=(
         kit.Metric(

@@ -36,7 +36,7 @@ ENTRY = kit.claim(
     source="Wu et al. 2024, masked attention",
     question="Does every mask with a center collapse at a steady rate below the theorem's bound, a "
     "larger radius more slowly, and no mask without one?",
-    domain="one head, bounded products of values, weights of attention at least ε",
+    domain="one head, bounded products of values, attention weights at least ε",
     beyond="radius across families, values of other sizes, masks that change from layer to layer",
     seconds=25,
     metrics=(
@@ -199,7 +199,7 @@ def judge(config: Config, measured: depths.Measured) -> kit.Answer:
         **_as_stated(changing),
     }
     against = [name for name, holds in beyond.items() if not holds]
-    as_said = len(beyond) - len(against)
+    others_held = len(beyond) - len(against)
     return kit.Answer(
         (
             _count(covered, stated),
@@ -211,7 +211,10 @@ def judge(config: Config, measured: depths.Measured) -> kit.Answer:
         stated=stated | {words: held for words, held in in_order.items() if words == WINDOWS},
         on={"not tried": "the layers are too few to show a law"},
         beyond=beyond or None,
-        on_beyond={"depends": f"the case: not {', '.join(against)}; {as_said} others as stated"},
+        on_beyond={
+            "depends": f"the case: supported in {others_held} of {len(beyond)}; not for "
+            f"{', '.join(against)}"
+        },
         key_figures={
             "layers above the theorem's bound": float(sum(c.above for c in covered.values())),
             "layers in which that says something": float(sum(c.compared for c in covered.values())),
@@ -347,7 +350,7 @@ def _list_masks(curves: Mapping[str, Curve]) -> kit.Listing:
         "Relative dispersion under each mask",
         ("mask", "radius", "ε", *depths.LAW_COLUMNS),
         rows,
-        "Radius: the layers until every token has heard of some one; none without a center. ε: the "
+        "Radius: the layers until one token has reached every token; none without a center. ε: the "
         f"smallest weight. Medians over the samples. {depths.LAW_NOTE}",
     )
 

@@ -112,9 +112,9 @@ def judge(config: Config, measured: kit.Measured[Facts]) -> kit.Answer:
     """Mask by mask: whether a hundredth of the input's μ is left in every draw.
 
     A hundredth is a convention of ours; the sentences say between which ones the verdict is the
-    same. A model bears its half out if its tokens differ by a hundredth of their size after the
-    last layer, in every sample. Beyond, attention alone must lose μ, and the other panels and
-    dropout keep it, under every mask.
+    same. The claim is supported for a model if its tokens differ by a hundredth of their size
+    after the last layer, in every sample. Beyond, attention alone must lose μ, and the other panels
+    and dropout keep it, under every mask.
     """
     courses = read(measured.table)
     normed = {mask: course for (panel, mask), course in courses.items() if panel == NORMED}
@@ -135,11 +135,11 @@ def judge(config: Config, measured: kit.Measured[Facts]) -> kit.Answer:
         stated=stated,
         on={
             "depends": f"the mask: {_by_mask(normed)}",
-            "holds": _by_mask(normed),
-            "fails": _by_mask(normed),
+            "holds": _by_mask(normed).removeprefix("supported "),
+            "fails": _by_mask(normed).removeprefix("not "),
         },
         beyond=beyond,
-        on_beyond={"depends": f"the case: not {'; '.join(against)}"},
+        on_beyond={"depends": f"the case: not supported for {'; '.join(against)}"},
         key_figures={
             **{
                 f"{mask}, layers with a hundredth of μ": float(min(course.apart))
@@ -189,17 +189,15 @@ def ends_with_dropout(table: pl.DataFrame) -> dict[str, float]:
 
 
 def _by_mask(normed: Mapping[str, Course]) -> str:
-    """Under which masks it was not reproduced, and up to which layer it holds under others."""
+    """The masks for which the claim is supported, up to which layer, and the others."""
     kept = [mask for mask, course in normed.items() if course.stays]
     lost = {mask: course.apart for mask, course in normed.items() if not course.stays}
     depth = max(course.layers for course in normed.values())
-    words = []
+    words = [f"supported for {', '.join(kept)} up to layer {depth}"] if kept else []
     if lost:
         since = [span_of(min(apart) + 1, max(apart) + 1) for apart in lost.values()]
-        start = f"μ under 1% of its start from layer {', '.join(since)} on"
-        words.append(f"not reproduced for {', '.join(lost)} ({start})")
-    if kept:
-        words.append(f"holds for {', '.join(kept)} up to layer {depth}")
+        start = f"μ below 1% of its initial value from layer {', '.join(since)} on"
+        words.append(f"not for {', '.join(lost)} ({start})")
     return "; ".join(words)
 
 

@@ -25,7 +25,7 @@ ENTRY = kit.claim(
     source="Wu et al. 2024, theorem on LayerNorm (as summarised)",
     question="Do tokens that start in one half-space end at one point, and how fast?",
     domain="one head, orthogonal values, a norm without centering, tokens in one open half-space",
-    beyond="tokens that no half-space holds, values that are not orthogonal, a norm that centers; "
+    beyond="tokens in no common half-space, values that are not orthogonal, a norm that centers; "
     "and whether the rate is the derived one",
     seconds=95,
 )
@@ -143,9 +143,9 @@ def measure(config: Config, on_step: kit.OnStep) -> depths.Measured:
 def judge(config: Config, measured: depths.Measured) -> kit.Answer:
     """Whether the tokens of every run collapse, as far as its layers show a law.
 
-    The theorem says "exponentially", and its constant is not at hand: a covered run bears it out if
-    it falls at least so. Beyond, its factor per layer is compared with the derived one, the second
-    largest modulus of the eigenvalues of uniform attention.
+    The theorem says "exponentially"; its constant is not known here. A covered run supports it if
+    it falls at least exponentially. Beyond, its factor per layer is compared with the derived one,
+    the second largest modulus of the eigenvalues of uniform attention.
     """
     by_run = laws(config, measured.table)
     covered, contrasts = (
@@ -164,7 +164,7 @@ def judge(config: Config, measured: depths.Measured) -> kit.Answer:
         _sentences(config, by_run),
         stated=covered,
         beyond=contrasts | rates,
-        on_beyond={"depends": f"start, values and norm (not {'; '.join([*staying, *slower])})"},
+        on_beyond={"depends": f"start, values and norm: not for {'; '.join([*staying, *slower])}"},
         key_figures={"slowest of the covered runs, decades a layer": slowest},
         listings=(_listing(config, by_run),),
     )

@@ -35,7 +35,7 @@ ENTRY = kit.claim(
     source="Wu et al. 2024, on LayerNorm, and figure 1 (as summarised)",
     question="Does one step leave states of every rank where they are, and are they stable?",
     domain="one head on the sphere, causal mask",
-    beyond="those built here, asked to be stable and to be anisotropic",
+    beyond="whether the equilibria built here are stable and anisotropic",
     seconds=9,
     metrics=(
         kit.Metric(
@@ -163,7 +163,7 @@ def two_tokens(config: Config) -> tuple[Equilibrium, float]:
 def judge(config: Config, measured: kit.Measured[Built]) -> kit.Answer:
     """Numbers of tokens, and each of their equilibria.
 
-    A number of tokens n bears the claim out if the step leaves each of its equilibria where it is,
+    The claim is supported for n tokens if the step leaves each of its equilibria where it is,
     to rounding, and their ranks are 1 to n. Beyond it, those of rank two and more are asked to be
     stable, so that tokens would end there, and those of full rank to have larger absolute cosines
     than isotropic tokens; what a search found is said beside it.

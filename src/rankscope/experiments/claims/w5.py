@@ -162,7 +162,7 @@ def judge(_: Config, measured: kit.Measured[dict[str, str]]) -> kit.Answer:
     beyond = here | with_random | more
     against = [name for name, held in beyond.items() if not held]
     pass_one = "no pretrained model was named; pass one with --pretrained"
-    tried = f"tried on {', '.join(pretrained)}"
+    tested = f"for {', '.join(pretrained)}"
     return kit.Answer(
         (
             *([] if pretrained else [f"{pass_one.capitalize()}."]),
@@ -170,9 +170,9 @@ def judge(_: Config, measured: kit.Measured[dict[str, str]]) -> kit.Answer:
             *(f"{name}: {skill}." for name, skill in measured.facts.items()),
         ),
         stated=checks(pretrained),
-        on={"holds": tried, "fails": tried, "not tried": pass_one},
+        on={"holds": tested, "fails": tested, "not tried": pass_one},
         beyond=beyond or None,
-        on_beyond={"depends": f"the case: not {'; '.join(against)}"},
+        on_beyond={"depends": f"the case: not supported for {'; '.join(against)}"},
         key_figures={
             f"{name}, absolute cosine after the last layer, {variant}": layers.cosine
             for (name, variant), layers in seen.items()

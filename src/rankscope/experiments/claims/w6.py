@@ -12,8 +12,8 @@ from rankscope.experiments.claims._norm_starts import (
     RADIUS,
     STABLE,
     Dynamics,
-    Plan,
     Row,
+    StartsPlan,
     follow,
 )
 from rankscope.numerals import plural, sentence_case
@@ -79,7 +79,7 @@ def measure(config: Config, on_step: kit.OnStep) -> depths.Measured:
     """Follow every case from many starts: what differs, and what is above rank one, two shares."""
     rows: list[Row] = []
     notes: dict[str, str] = {}
-    plan = Plan(config.seed, config.starts, config.layers, config.every, config.draws)
+    plan = StartsPlan(config.seed, config.starts, config.layers, config.every, config.draws)
     for case, on_case in kit.tracked(config.cases, on_step):
         followed, doubts = follow(plan, case, on_case)
         rows += followed
@@ -129,8 +129,8 @@ def judge(config: Config, measured: depths.Measured) -> kit.Answer:
         on={"holds": f"for {min(kept):.0%} to {max(kept):.0%} of random starts"},
         beyond=others or None,
         on_beyond={
-            "depends": f"the case: a share above rank one lasts with {shares(True)}; not "
-            f"{shares(False)}"
+            "depends": f"the case: a share of the starts stays above rank one with "
+            f"{shares(True)}; not with {shares(False)}"
         },
         key_figures={"starts above rank one, largest share": max(kept)},
         listings=(_listing(config, table),),

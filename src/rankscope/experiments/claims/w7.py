@@ -22,7 +22,7 @@ ENTRY = kit.claim(
     source="Wu et al. 2024, figure 3 (by its caption)",
     question="By how much do smaller temperatures slow collapse, under which masks, and where?",
     domain="random attention of one head, without skips, norms and MLPs",
-    beyond="LayerNorm, and whether what is slower stays so to the last layer",
+    beyond="LayerNorm, and whether collapse stays slower up to the last layer",
     seconds=18,
 )
 CHARTS = (
@@ -187,9 +187,9 @@ def judge(config: Config, measured: depths.Measured) -> kit.Answer:
             + ".",
         ),
         stated=plain,
-        on={"depends": f"the case: not {'; '.join(against)}"},
+        on={"depends": f"the case: not supported for {'; '.join(against)}"},
         beyond=beyond,
-        on_beyond={"depends": f"the case: not {'; '.join(lost)}"},
+        on_beyond={"depends": f"the case: not supported for {'; '.join(lost)}"},
         key_figures={
             f"full mask, decades kept after {plural(config.shallow, 'layer')} by the smallest "
             "temperature": kept(full, config.shallow)

@@ -200,9 +200,9 @@ def judge(config: Config, table: pl.DataFrame) -> kit.Answer:
             },
         },
         on_beyond={
-            "depends": f"what is asked: gaps of two wells fall by the exponents {fitted}; with "
-            f"focus on random tokens smaller ε are slower under {sum(slower[OTHERS].values())} of "
-            f"{plural(len(config.masks), 'mask')}"
+            "depends": f"the part of the claim: gaps of two wells scale with exponents {fitted}; "
+            "with focus on random tokens, a smaller ε is slower under "
+            f"{sum(slower[OTHERS].values())} of {plural(len(config.masks), 'mask')}"
         },
         key_figures={
             "products above the bound": float(sum(above.values())),

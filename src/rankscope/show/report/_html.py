@@ -155,17 +155,16 @@ class ClaimSeries(Protocol):
 
 
 _HOW: Final = (
-    "**As stated** is the verdict on the domain that a claim was stated for, **Beyond it** that on "
-    "what was tried outside of it. Verdicts are computed from figures measured here; each claim's "
-    "own page shows them and how they were made."
+    "**As stated** is the verdict on the domain for which a claim was stated; **Beyond it** is the "
+    "verdict on cases outside that domain. Verdicts are computed from the figures measured here; "
+    "each claim's page shows the figures and how they were computed."
 )
-# How one claim ended, and how several did.
-_ENDED: Final = (
-    ("holds", ("holds", "hold")),
-    ("depends", ("depends", "depend")),
-    ("fails", ("fails", "fail")),
-    ("not tried", ("was not tried", "were not tried")),
-)
+_COUNTED: Final = {
+    "holds": "supported",
+    "depends": "supported in part",
+    "fails": "not supported",
+    "not tried": "not tested",
+}
 
 
 @checked
@@ -176,7 +175,7 @@ def write_overview(
     listed = list(claims)
     last = {runs.runs[0].id: runs for runs in series}
     ended = Counter[str](runs.judgement.verdict for runs in last.values() if runs.judgement)
-    counts = [f"{ended[kind]} {words[ended[kind] > 1]}" for kind, words in _ENDED if ended[kind]]
+    counts = [f"{ended[kind]} {words}" for kind, words in _COUNTED.items() if ended[kind]]
     failed = sum(bool(runs.runs[0].failure) for runs in last.values())
     counts += [f"{failed} could not be run"] if failed else []
     counted = f"{plural(len(last), 'claim')} of {len(listed)} run"
@@ -240,7 +239,7 @@ def _judged(judgement: Judgement | None) -> Markup:
     if judgement is None:
         return Markup("")
     rest = Markup(" {}").format(inline(judgement.rest)) if judgement.rest else ""
-    mark = badge(judgement.verdict, judgement.verdict.replace(" ", "-"))
+    mark = badge(judgement.words, judgement.verdict.replace(" ", "-"))
     return mark + rest + _small(inline(judgement.domain))
 
 

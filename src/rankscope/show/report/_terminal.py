@@ -162,9 +162,12 @@ def _top(console: Console, result: Result, *, full: bool) -> None:
         console.print(_answer(result, full=full))
     judged = {"": result.judgement, "beyond: ": result.beyond}
     answers = [
-        (Text(f"{which}{one.verdict}", STYLE[one.verdict]), f"{one.rest} ({one.domain})".lstrip())
-        for which, one in judged.items()
-        if one is not None
+        (
+            Text(f"{which}{judgement.words}", STYLE[judgement.verdict]),
+            f"{judgement.rest} ({judgement.domain})".lstrip(),
+        )
+        for which, judgement in judged.items()
+        if judgement is not None
     ]
     for rows in (answers, [(Text("•"), each) for each in said]):
         if rows:
