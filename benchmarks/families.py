@@ -11,7 +11,7 @@ OURS, THEIRS = "our network", "the original"
 
 def main() -> list[Ratio]:
     """BERT-base at initialisation, 8 passages of 128 tokens, the blocks of both."""
-    loaded = load("bert-base", init=True)
+    loaded = load("bert-base", at_init=True)
     x, token_mask, _ = loaded.inputs(passages()[:8], length=128)
     blocks = loaded.body.encoder
     assert bool(token_mask.all())

@@ -16,7 +16,7 @@ _MOST = 3000
 
 def main() -> list[Ratio]:
     """BERT-base with biases that count, then growth with depth on a small network."""
-    loaded = load("bert-base", init=True)
+    loaded = load("bert-base", at_init=True)
     network = loaded.network
     with torch.no_grad():  # a trained model's biases are not zero
         for parameter in network.parameters():

@@ -19,7 +19,7 @@ from rankscope.run._results import described, to_bytes, write
 from rankscope.run._store import Ended, Store
 
 GRID = {
-    "layers": 8, "heads": 4, "width": 64, "length": 32, "passages": 4,
+    "layers": 8, "heads": 4, "width": 64, "length": 32, "samples": 4,
     "axes": {"seed": {"from": 0, "to": 199}},
 }  # fmt: skip
 EMPTY, FILES = 300, 10_000

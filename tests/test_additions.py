@@ -161,7 +161,7 @@ def judge(config: Config, table: pl.DataFrame) -> kit.Answer:
                 '{"dummies": EngineOption("How many.", int)}\n)\n',
             ),
         },
-        'GRID = {"layers": 1, "heads": 1, "width": 4, "length": 4, "passages": 1}\n'
+        'GRID = {"layers": 1, "heads": 1, "width": 4, "length": 4, "samples": 1}\n'
         "with tempfile.TemporaryDirectory() as folder:\n"
         '    assert rankscope.sweep(GRID, folder, engine="dummy", dummies=2).done == 1\n'
         "from rankscope.cli.sweep_command import SweepOptions\n"

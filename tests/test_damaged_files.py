@@ -19,7 +19,7 @@ from rankscope.core.tracing import Trace
 from rankscope.errors import RankscopeError
 
 DAMAGES = int(os.environ.get("RANKSCOPE_DAMAGES", "30"))
-GRID = {"heads": 1, "width": 8, "length": 4, "passages": 1, "axes": {"layers": [1, 2]}}
+GRID = {"heads": 1, "width": 8, "length": 4, "samples": 1, "axes": {"layers": [1, 2]}}
 
 
 def flipped(content: bytearray, chance: random.Random) -> None:

@@ -45,11 +45,11 @@ def drawn_from(seed):
         num_attention_heads=2,
         intermediate_size=96,
     )
-    found |= matrices("load", rankscope.load(BertModel(config), init=True, seed=seed).original)
+    found |= matrices("load", rankscope.load(BertModel(config), at_init=True, seed=seed).original)
     vit = ViTConfig(
         hidden_size=WIDTH, num_hidden_layers=1, num_attention_heads=2, image_size=32, patch_size=8
     )
-    eyes = rankscope.load(ViTModel(vit), init=True, seed=seed)
+    eyes = rankscope.load(ViTModel(vit), at_init=True, seed=seed)
     found |= matrices("vision", eyes.original)
     found |= {"noise images": eyes.noise_images(4, seed=seed)}
     kept = theory.residual_preserving_network(2, 16, kept=4, heads=2, seed=seed)

@@ -37,12 +37,12 @@ def test_a_folder_a_model_and_a_loaded_one_are_the_same_subject(saved) -> None:
 
 def test_at_initialisation_bundled_text_is_read(monkeypatch) -> None:
     monkeypatch.setitem(BUILTIN, "little", lambda: hf.BertConfig(**LITTLE, **MORE))
-    subject = model_subject("little", init=True, samples=2, length=8)
+    subject = model_subject("little", at_init=True, samples=2, length=8)
     assert subject.check.lengths == (8, 8)
     assert subject.check.cut == 2
     assert "at initialisation" in subject.name
     assert subject.provenance()["input"] == "2 samples of up to 8 tokens, bundled passages"
-    inner = model_subject("little", init=True, samples=1, length=8, special_tokens=False)
+    inner = model_subject("little", at_init=True, samples=1, length=8, special_tokens=False)
     assert inner.measured[0].tolist() == [False, *[True] * 6, False]
 
 
@@ -58,7 +58,7 @@ def test_what_contradicts_itself_is_refused(saved) -> None:
     loaded = load(saved)
     wrong = [
         (lambda: model_subject(loaded, ["a"], ids=[[1]]), "two inputs"),
-        (lambda: model_subject(loaded, ids=[[1]], init=True), "loaded already"),
+        (lambda: model_subject(loaded, ids=[[1]], at_init=True), "loaded already"),
         (lambda: model_subject(loaded, ids=[[1], []]), "at least one id"),
         (lambda: model_subject(loaded, ids=[[1]], special_tokens=False), "which ids are special"),
         (lambda: model_subject(loaded, ids=[[1]], length=0), "length"),

@@ -32,7 +32,7 @@ def test_what_a_question_has_by_default_is_what_its_options_show() -> None:
     for entry in entries("question").values():
         shown = {name: default for name, (_, _, default) in options(entry.asks).items()}
         setup = Setup.of({}, entry.asks)
-        assert (setup.passages, setup.length) == (shown["passages"], shown["length"])
+        assert (setup.samples, setup.length) == (shown["samples"], shown["length"])
         assert ",".join(setup.without) == shown["without"]
 
 
@@ -66,7 +66,7 @@ REFUSED = [
         "tokenizer has no use: ids are tokens already",
     ),
     ({"length": 2}, "--length 2 is out of range", "length=2 is out of range"),
-    ({"passages": 0}, "--passages 0 is out of range", "passages=0 is out of range"),
+    ({"samples": 0}, "--samples 0 is out of range", "samples=0 is out of range"),
     ({"seed": -1}, "--seed -1 is out of range", "seed=-1 is out of range"),
     ({"heads": 0}, "--heads 0", "heads=0"),
     ({"norm": "batch"}, "--norm batch is unknown", "norm='batch' is unknown"),
@@ -106,7 +106,7 @@ def test_what_a_question_leaves_out_by_itself_is_described_by_nobody() -> None:
 
 
 def test_shapes_are_known_before_there_are_weights() -> None:
-    said = {**SHAPE, "passages": 3, "length": 11, "gated": True, "mask": "causal"}
+    said = {**SHAPE, "samples": 3, "length": 11, "gated": True, "mask": "causal"}
     setup = Setup.of(said)
     shapes, subject = setup.outline(), setup.subject()
     assert shapes.x.shape == subject.x.shape == (3, 11, 8)
@@ -116,7 +116,7 @@ def test_shapes_are_known_before_there_are_weights() -> None:
 
 def test_a_subject_is_what_was_said_of_it() -> None:
     said = {"without": "mlp", "dtype": "float64", "special_tokens": False, "mask": "random:2"}
-    subject = Setup.of({**SHAPE, **said, "seed": 3, "passages": 2, "init": "0.1"}).subject()
+    subject = Setup.of({**SHAPE, **said, "seed": 3, "samples": 2, "init": "0.1"}).subject()
     assert subject.x.dtype == torch.float64
     assert not subject.network.spec.mlp_width
     assert subject.network.spec.init.scale == 0.1
@@ -130,7 +130,7 @@ def test_a_key_follows_what_changes_numbers() -> None:
     keys = [
         Setup.of({**SHAPE, **more}).key()
         for more in (
-            {}, {"seed": 1}, {"length": 9}, {"passages": 1}, {"without": "skip"}, {"skip": 0.5},
+            {}, {"seed": 1}, {"length": 9}, {"samples": 1}, {"without": "skip"}, {"skip": 0.5},
             {"dtype": "float64"}, {"special_tokens": False}, {"text": {"sentences": ["A rose."]}},
         )
     ]  # fmt: skip

@@ -13,7 +13,7 @@ import pytest
 from rankscope.errors import InputError
 
 TINY = ["--layers=2", "--heads=2", "--width=16"]
-SMALL = [*TINY, "--passages=2", "--length=12"]
+SMALL = [*TINY, "--samples=2", "--length=12"]
 QUESTIONS = ("diagnose", "trace", "paths", "deep", "bounds", "masks", "predict", "advise")
 KEYS = {
     "id", "title", "question", "source", "verdict", "judgement", "beyond", "sentences",
@@ -161,7 +161,7 @@ def test_seeds_decide_the_figures(rankscope) -> None:
         (["diagnose", "--init=magic"], "--init magic"),
         (["diagnose", "--init=nan"], "init scale=nan"),
         (["diagnose", "--mask=window"], "window"),
-        (["diagnose", "--passages=0"], "--passages 0"),
+        (["diagnose", "--samples=0"], "--samples 0"),
         (["diagnose", "--length=2"], "--length 2"),
         (["diagnose", *TINY, "--text=nowhere.txt"], "nowhere.txt"),
         (["diagnose", *TINY, "--text=."], "--text ."),
@@ -178,7 +178,7 @@ def test_seeds_decide_the_figures(rankscope) -> None:
         (["deep", "--in-norm=foo"], "in-norm"),
         (["deep", "--center=foo"], "center"),
         (["deep", "--without=foo"], "no part 'foo'"),
-        (["deep", "--passages=0"], "--passages 0"),
+        (["deep", "--samples=0"], "--samples 0"),
         (["bounds", "--without=foo"], "no part 'foo'"),
         (["masks", "--masks=foo"], "foo"),
         (["masks", "--masks=,"], "--masks names none"),
@@ -245,7 +245,7 @@ def test_paths_of_a_small_network(rankscope, tmp_path: Path) -> None:
     assert cut["provenance"]["config"]["max_length"] == 1
 
 
-DEEPER = ["--layers=9", "--heads=2", "--width=16", "--passages=2", "--length=12", "--json"]
+DEEPER = ["--layers=9", "--heads=2", "--width=16", "--samples=2", "--length=12", "--json"]
 
 
 def test_deep_goes_below_what_floats_hold(rankscope) -> None:
@@ -267,7 +267,7 @@ def test_deep_keeps_what_is_not_left_out(rankscope) -> None:
 
 
 def test_deep_takes_a_model(rankscope) -> None:
-    got = rankscope("deep", "gpt2", "--at-init", "--passages=1", "--length=6", "--json")
+    got = rankscope("deep", "gpt2", "--at-init", "--samples=1", "--length=6", "--json")
     assert got.returncode == 0, got.stderr
     assert "exponential" in json.loads(got.stdout)["sentences"][1]
 
@@ -348,7 +348,7 @@ def test_the_answer_of_diagnose_fits_a_screen(rankscope, monkeypatch) -> None:
     ],
 )
 def test_scripts_can_fail_on_a_collapse(rankscope, skip, asked, code) -> None:
-    deep = ["--layers=8", "--heads=2", "--width=16", "--passages=2", "--length=12"]
+    deep = ["--layers=8", "--heads=2", "--width=16", "--samples=2", "--length=12"]
     got = rankscope("diagnose", *deep, "--init=lecun", f"--skip={skip}", *asked, "--json")
     assert got.returncode == code, got.stderr
     fates = {finding["fate"] for finding in json.loads(got.stdout)["findings"]}

@@ -11,7 +11,7 @@ import transformers as hf
 from rankscope import Result, results
 from rankscope.show import report
 
-LITTLE = ["--passages=2", "--length=12"]
+LITTLE = ["--samples=2", "--length=12"]
 
 
 @pytest.fixture
@@ -91,7 +91,7 @@ def test_the_table_as_csv(rankscope, wordy: str, tmp_path: Path) -> None:
         (["wordy@init", "wordy@init", "--pickled"], "@init draws new ones"),
         (["wordy", "gone/from/here"], "no folder gone/from/here"),
         (["wordy", "none.parquet"], "no table at none.parquet"),
-        (["wordy", "wordy@init", "--passages=0"], "--passages 0"),
+        (["wordy", "wordy@init", "--samples=0"], "--samples 0"),
         (["wordy", "wordy@init", "--device=cuda:99"], "available: cpu"),
         (["wordy", "wordy@init", "--csv", "--json"], "--output"),
         (["wordy", "wordy@init", "--ids=a", "--text=b"], "two inputs"),

@@ -27,7 +27,7 @@ OPTIONS = {
     "pretrained": "--pretrained=/does/not/exist",
     "pickled": "--pickled",
     "text": "--text=x",
-    "passages": "--passages=2",
+    "samples": "--samples=2",
     "length": "--length=5",
     "parts": "--parts=identity",
 }
@@ -174,7 +174,7 @@ def test_figures_about_all_tokens_leave_none_out(refuses, arguments, why) -> Non
 
 
 def test_paths_leave_special_tokens_out_of_their_shares(rankscope) -> None:
-    small = ["--layers=1", "--heads=1", "--width=8", "--passages=1", "--length=8"]
+    small = ["--layers=1", "--heads=1", "--width=8", "--samples=1", "--length=8"]
     every, kept = (
         json.loads(rankscope("paths", *small, *more, "--json").stdout)
         for more in ([], ["--no-special-tokens"])
@@ -185,7 +185,7 @@ def test_paths_leave_special_tokens_out_of_their_shares(rankscope) -> None:
 
 def test_options_become_fields(rankscope, ran, tmp_path) -> None:
     (tmp_path / "mine.txt").write_text("One.\n\nTwo.\n\nThree.")
-    chosen = ["--text=mine.txt", "--passages=2", "--length=9", "--seed=7", "--parts=steps"]
+    chosen = ["--text=mine.txt", "--samples=2", "--length=9", "--seed=7", "--parts=steps"]
     rankscope("reproduce", "d5", *chosen, "--json")
     assert ran == [Config(seed=7, texts=("One.", "Two."), length=9, parts="steps")]
 
@@ -196,7 +196,7 @@ def test_an_option_that_is_not_given_changes_nothing(rankscope, ran) -> None:
 
 
 def test_passages_alone_are_the_bundled_ones(rankscope, ran) -> None:
-    rankscope("reproduce", "W5", "--passages=2", "--json")
+    rankscope("reproduce", "W5", "--samples=2", "--json")
     assert ran[0].texts == tuple(passages()[:2])
 
 
@@ -234,7 +234,7 @@ def test_named_models_replace_the_usual_ones(rankscope, ran) -> None:
         (["reproduce", "D5", "--models="], "no model"),
         (["reproduce", "D5", "--pickled"], "--pickled is about --pretrained"),
         (["reproduce", "D5", "--seed=-1"], "--seed -1"),
-        (["reproduce", "D5", "--passages=0"], "--passages 0"),
+        (["reproduce", "D5", "--samples=0"], "--samples 0"),
         (["reproduce", "D5", "--length=1"], "--length 1"),
         (["reproduce", "D5", "--text=nowhere"], "nowhere"),
         (["study", "wu", "--parts=paper"], "--parts"),
@@ -380,7 +380,7 @@ def test_models_of_one_name_are_told_apart_in_a_real_claim(rankscope, wordy, tmp
     (tmp_path / "other").mkdir()
     (tmp_path / wordy).rename(tmp_path / "other" / wordy)
     models = [f"--pretrained={each}other/{wordy}" for each in ("", "mine=", "")]
-    got = rankscope("reproduce", "D5", "--models=", *models, "--passages=1", "--length=8", "--json")
+    got = rankscope("reproduce", "D5", "--models=", *models, "--samples=1", "--length=8", "--json")
     told = {row["model"] for row in json.loads(got.stdout)[0]["summary"]}
     ours = {name for name in told if not name.endswith("figure 2")}
     assert ours == {"wordy (pretrained)", "mine (pretrained)", "wordy 2 (pretrained)"}

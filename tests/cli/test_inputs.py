@@ -24,7 +24,7 @@ def protein(tmp_path: Path) -> str:
 
 
 def test_text_that_does_not_fit_a_model_is_refused(rankscope, refuses, protein, tmp_path) -> None:
-    said = refuses("trace", protein, "--passages", "2")
+    said = refuses("trace", protein, "--samples", "2")
     assert "tokens are unknown to the tokeniser" in said
     assert said.startswith("rankscope: protein")
     (tmp_path / "acids.txt").write_text(
@@ -36,12 +36,12 @@ def test_text_that_does_not_fit_a_model_is_refused(rankscope, refuses, protein, 
 
 
 def test_a_diagnosis_warns_where_the_text_does_not_fit(rankscope, protein) -> None:
-    got = rankscope("diagnose", protein, "--passages=2", "--length=12", "--json", "--output=here")
+    got = rankscope("diagnose", protein, "--samples=2", "--length=12", "--json", "--output=here")
     assert got.returncode == 0, got.stderr
     told = json.loads(got.stdout)
     assert "tokens are unknown to the tokeniser" in told["warnings"][0]
     # Where the answer goes is no part of the question.
-    command = "rankscope diagnose protein --passages=2 --length=12"
+    command = "rankscope diagnose protein --samples=2 --length=12"
     assert told["provenance"]["command"] == command
 
 
@@ -86,7 +86,7 @@ def test_broken_weights_are_named(refuses, wordy, tmp_path) -> None:
         model.save_pretrained(tmp_path / "broken")
         hf.AutoTokenizer.from_pretrained(tmp_path / wordy).save_pretrained(tmp_path / "broken")
         for command in ("diagnose", "trace"):
-            assert place in refuses(command, "broken", "--passages", "1")
+            assert place in refuses(command, "broken", "--samples", "1")
 
 
 def test_another_tokeniser_can_be_named(rankscope, refuses, wordy, tmp_path) -> None:
@@ -94,7 +94,7 @@ def test_another_tokeniser_can_be_named(rankscope, refuses, wordy, tmp_path) -> 
     more = {"num_attention_heads": 4, "intermediate_size": 40}
     hf.BertModel(hf.BertConfig(**shape, **more)).save_pretrained(tmp_path / "mute")
     assert "came without a tokeniser" in refuses("trace", "mute")
-    got = rankscope("trace", "mute", "--tokenizer", wordy, "--passages", "1", "--json")
+    got = rankscope("trace", "mute", "--tokenizer", wordy, "--samples", "1", "--json")
     assert got.returncode == 0, got.stderr
     assert "holds no tokeniser" in refuses("trace", "mute", "--tokenizer", "mute")
 
@@ -103,7 +103,7 @@ def test_the_answer_comes_before_files_that_cannot_be_written(rankscope, monkeyp
     def full(*_: object, **__: object) -> None:
         raise OSError(28, "No space left on device")
 
-    small = ("--layers", "2", "--heads", "2", "--width", "8", "--passages", "1")
+    small = ("--layers", "2", "--heads", "2", "--width", "8", "--samples", "1")
     monkeypatch.setattr("os.fsync", full)
     got = rankscope("trace", *small, "--json", "--output", "out")
     assert got.returncode == 2
@@ -116,7 +116,7 @@ def test_the_answer_comes_before_files_that_cannot_be_written(rankscope, monkeyp
 
 def test_long_work_is_begun_only_when_asked_for(rankscope, refuses, monkeypatch) -> None:
     monkeypatch.setattr("rankscope.ask._estimates._LONG", 1e-9)
-    small = ("--layers", "2", "--heads", "2", "--width", "8", "--passages", "1", "--length", "9")
+    small = ("--layers", "2", "--heads", "2", "--width", "8", "--samples", "1", "--length", "9")
     for command in ("trace", "deep", "masks", "bounds", "paths", "diagnose", "predict"):
         said = refuses(command, *small, "--json")
         assert "say --yes to run it" in said
@@ -128,7 +128,7 @@ def test_long_work_is_begun_only_when_asked_for(rankscope, refuses, monkeypatch)
 
 def test_all_metrics_of_many_tokens_leave_out_the_cubic_ones(rankscope, monkeypatch) -> None:
     monkeypatch.setattr("rankscope.cli.inputs.MOST_TOKENS_CUBED", 8)
-    small = ("--layers", "1", "--heads", "1", "--width", "8", "--passages", "1", "--length", "9")
+    small = ("--layers", "1", "--heads", "1", "--width", "8", "--samples", "1", "--length", "9")
     got = rankscope("trace", *small, "--metrics", "all", "--json", "--table")
     assert "left out of 'all'" in got.stderr
     measured = {row["metric"] for row in json.loads(got.stdout)["table"]}
@@ -138,7 +138,7 @@ def test_all_metrics_of_many_tokens_leave_out_the_cubic_ones(rankscope, monkeypa
     assert {row["metric"] for row in json.loads(named.stdout)["table"]} == {"dobrushin"}
 
 
-SMALL = ["--layers=2", "--heads=2", "--width=16", "--passages=2", "--length=12"]
+SMALL = ["--layers=2", "--heads=2", "--width=16", "--samples=2", "--length=12"]
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16", "float64"])

@@ -10,7 +10,7 @@ from rankscope import load
 from rankscope.core.tracing import Provenance
 
 RESIDUAL = "relative_residual"
-LITTLE = ["--passages=2", "--length=12", "--json", "--table"]
+LITTLE = ["--samples=2", "--length=12", "--json", "--table"]
 
 
 def trace(rankscope, *arguments: str) -> dict:
@@ -100,7 +100,7 @@ def test_a_seed_is_of_use_where_something_is_drawn(rankscope, wordy: str, seeing
 
 
 def trace_seeing(rankscope, *arguments: str) -> dict:
-    got = rankscope("trace", *arguments, "--passages=2", "--json", "--table")
+    got = rankscope("trace", *arguments, "--samples=2", "--json", "--table")
     assert got.returncode == 0, got.stderr
     return json.loads(got.stdout)
 

@@ -16,7 +16,7 @@ GRID = """
 heads = 1
 width = 8
 length = 6
-passages = 2
+samples = 2
 variant = "{variant_name}"
 metrics = ["relative_residual", "mean_cosine"]
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-SMALL = ("trace", "--layers", "2", "--heads", "2", "--width", "8", "--passages", "1")
+SMALL = ("trace", "--layers", "2", "--heads", "2", "--width", "8", "--samples", "1")
 
 
 def test_an_error_of_our_own_making_is_one_sentence_and_a_file(rankscope, monkeypatch) -> None:

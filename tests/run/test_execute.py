@@ -19,7 +19,7 @@ from rankscope.models.text import embed, passages
 from rankscope.run import execute, plan, read_grid
 
 SHAPE = {"layers": 2, "heads": 2, "width": 8}
-READ = {"passages": 2, "length": 9}
+READ = {"samples": 2, "length": 9}
 
 
 def one(content):

@@ -10,7 +10,7 @@ from rankscope.core.network import Network
 from rankscope.experiments.catalogue import CATALOGUE, entries
 from rankscope.run import estimate, plan, read_grid
 
-SHAPE = {"layers": 2, "heads": 2, "width": 8, "passages": 3, "length": 11}
+SHAPE = {"layers": 2, "heads": 2, "width": 8, "samples": 3, "length": 11}
 QUESTIONS = [id_ for id_ in entries("question") if id_ != "compare"]
 
 
@@ -29,9 +29,9 @@ def test_without_weights_the_estimate_is_that_with_them(id_):
 
 def test_the_estimate_of_a_model_at_initialisation_needs_none_of_its_weights(monkeypatch):
     monkeypatch.setattr(Network, "__init__", None)
-    found = asked({"model": "bert-base", "at_init": True, "passages": 1, "length": 16}).cost()
+    found = asked({"model": "bert-base", "at_init": True, "samples": 1, "length": 16}).cost()
     assert 1.2e9 < found.products < 1.6e9  # 85 million weights, 16 tokens
-    assert asked({"model": "someone/something", "passages": 1}).cost() is None
+    assert asked({"model": "someone/something", "samples": 1}).cost() is None
 
 
 def test_the_whole_is_the_sum_of_its_runs_and_the_largest_is_the_largest():

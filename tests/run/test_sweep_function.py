@@ -12,7 +12,7 @@ GRID = {
     "heads": 1,
     "width": 8,
     "length": 4,
-    "passages": 1,
+    "samples": 1,
     "axes": {"layers": [1, 2], "seed": [0, 1]},
     "quick": {"axes": {"seed": [0]}},
 }

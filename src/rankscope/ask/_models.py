@@ -48,7 +48,7 @@ def model_subject(
 ) -> Subject:
     """A model, verified, and what it reads, checked token by token (``Subject.check``).
 
-    >>> subject = model_subject("bert-base", init=True, samples=1, length=8)
+    >>> subject = model_subject("bert-base", at_init=True, samples=1, length=8)
     >>> subject.check.tokens[0][:3]
     ('[CLS]', 'mary', 'anning')
 
@@ -220,7 +220,7 @@ class Model:
     def load(self, *, seed: int = 0) -> Loaded:
         """The model, verified; ``seed`` is that of random weights."""
         assert isinstance(self.source, str | Path | nn.Module)
-        return load(self.source, init=self.at_init, seed=seed, pickled=self.pickled)
+        return load(self.source, at_init=self.at_init, seed=seed, pickled=self.pickled)
 
     def subject(self, reads: Reads, on_step: OnStep = silent, *, batch_size: int = 8) -> Subject:
         """The model, loaded or trained now, and what it reads; ``on_step`` is told when it is

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 class Setup:
     """A network or a model, what it reads, and how it is run.
 
-    >>> setup = Setup.of({"layers": 2, "heads": 2, "width": 8, "passages": 1, "length": 6})
+    >>> setup = Setup.of({"layers": 2, "heads": 2, "width": 8, "samples": 1, "length": 6})
     >>> setup.outline().x.shape, setup.subject().name
     (torch.Size([1, 6, 8]), 'A random network: 2 layers, 2 heads, width 8')
 
@@ -78,7 +78,7 @@ class Setup:
             "Input", "Your own text, a paragraph per sample; '-' for standard input.", Path | None
         ),
     ] = None
-    passages: Annotated[int, Range(1), Word("Input", "Samples at most.")] = words.PASSAGES
+    samples: Annotated[int, Range(1), Word("Input", "Samples at most.")] = words.PASSAGES
     length: Annotated[int, Range(3, 2**31 - 1), Word("Input", "Tokens per sample at most.")] = (
         words.LENGTH
     )
@@ -103,7 +103,7 @@ class Setup:
         from rankscope.ask._sources import Sources
 
         asks, sources = asks or Asks(), sources or Sources()
-        usual = {"passages": asks.passages, "length": asks.length, "without": asks.without}
+        usual = {"samples": asks.samples, "length": asks.length, "without": asks.without}
         read = {
             name: read_setup(name, value, sources.dialect)
             for name, value in {**usual, **said}.items()
@@ -184,12 +184,12 @@ class Setup:
     @cached_property
     def texts(self) -> "Texts":
         """What is read."""
-        return self.sources.texts(self.text, self.passages)
+        return self.sources.texts(self.text, self.samples)
 
     @cached_property
     def token_ids(self) -> tuple[tuple[int, ...], ...] | None:
         """What is read instead of texts, if anything is."""
-        return None if self.ids is None else self.sources.ids(self.ids, self.passages)
+        return None if self.ids is None else self.sources.ids(self.ids, self.samples)
 
     def key(self) -> dict[str, Any]:
         """What numbers depend on, in what JSON has.
@@ -270,7 +270,7 @@ class Setup:
 
         loaded = load(
             self.place,
-            init=self.at_init,
+            at_init=self.at_init,
             seed=self.seed,
             dtype=getattr(torch, self.dtype),
             device=self.device,
@@ -285,7 +285,7 @@ class Setup:
             samples,
             ids=ids,
             length=self._model_length,
-            samples=self.passages,
+            samples=self.samples,
             special_tokens=self.special_tokens,
             seed=self.seed,
             read_from=read_from if self.ids is None else self.ids,
@@ -334,7 +334,7 @@ def _mask(mask: "str | Mask", seed: int) -> "Mask":
 
 def options(asks: Asks) -> dict[str, tuple[Word, Any, Any]]:
     """Every field that is an option of the command line: its word, its type, and its default."""
-    usual = {"passages": asks.passages, "length": asks.length, "without": asks.without}
+    usual = {"samples": asks.samples, "length": asks.length, "without": asks.without}
     defaults = {slot.name: slot.default for slot in fields(Setup)} | words.SHOWN | usual
     listed: dict[str, tuple[Word, Any, Any]] = {}
     for record in (Setup, Network):

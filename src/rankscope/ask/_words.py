@@ -19,7 +19,7 @@ PASSAGES, LENGTH = 32, 128
 class Asks:
     """How a question differs from others in what it is asked about; part of its registration."""
 
-    passages: int = PASSAGES
+    samples: int = PASSAGES
     length: int = LENGTH
     without: str = ""
     """Parts that are left out unless said otherwise."""

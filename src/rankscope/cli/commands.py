@@ -243,7 +243,7 @@ def advise(
     asking(
         "compare",
         only=("special_tokens", "pickled", "tokenizer", "ids", "dtype", "device", "seed", "text",
-              "passages", "length"),
+              "samples", "length"),
         seed="Seed of weights at initialisation.",
     )
 )  # fmt: skip

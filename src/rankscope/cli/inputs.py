@@ -56,7 +56,7 @@ def comparison(options: QuestionOptions, models: Sequence[str]) -> Any:
         models=compared,
         texts=None if setup.text is None else setup.texts.samples,
         ids=setup.token_ids,
-        samples=setup.passages,
+        samples=setup.samples,
         length=setup.length if "length" in options.given else None,
         limited=not options.yes,
         **{name: getattr(setup, name) for name in same},
@@ -113,7 +113,7 @@ def _fields(entry: Entry, options: ExperimentOptions) -> dict[str, Any]:
             case "models":
                 return _models(options, module.Config().models)
             case "texts":
-                return sources.texts(text, read("passages")).samples
+                return sources.texts(text, read("samples")).samples
             case "sentences":
                 return sources.sentences(str(text))
             case "parts":

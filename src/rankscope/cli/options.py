@@ -115,7 +115,7 @@ def asking(
 FIELDS: Final[Mapping[str, tuple[str, ...]]] = {
     "seed": ("seed",),
     "models": ("models", "pretrained", "pickled"),
-    "texts": ("text", "passages"),
+    "texts": ("text", "samples"),
     "sentences": ("text",),
     "length": ("length",),
     "parts": ("parts",),
@@ -162,7 +162,7 @@ class ExperimentOptions(OutputOptions):
             "texts sentences",
         ),
     ] = None
-    passages: Annotated[int, _experiment("Samples at most.", "texts")] = Asks.passages
+    samples: Annotated[int, _experiment("Samples at most.", "texts")] = Asks.samples
     length: Annotated[int, _experiment("Tokens per sample at most.", "length")] = Asks.length
 
 

@@ -39,7 +39,7 @@ def run(entry: Entry, config: Any, options: OutputOptions) -> Result:
     if isinstance(options, QuestionOptions) and not options.yes:
         # What is asked about stays as it is: fewer draws, or less text.
         draws = "--draws, " * hasattr(config, "draws")
-        refuse_unasked(entry.module().cost(config), f"{draws}--passages, --length")
+        refuse_unasked(entry.module().cost(config), f"{draws}--samples, --length")
     folder = None if options.as_json and options.output is None else _folder(options)
     start = time.perf_counter()
     with progress() as begin:

@@ -252,7 +252,7 @@ def sweep(
 ) -> Sweep:
     """Run every run of a grid that ``folder`` has no result of; nothing that is done is lost.
 
-    >>> asked = {"heads": 1, "width": 8, "length": 4, "passages": 1, "axes": {"layers": [1, 2]}}
+    >>> asked = {"heads": 1, "width": 8, "length": 4, "samples": 1, "axes": {"layers": [1, 2]}}
     >>> found = sweep(asked, "depths", engine="inline")
     >>> found.done, found.failed, found.table.collect()["layers"].unique().sort().to_list()
     (2, 0, [1, 2])

@@ -48,7 +48,7 @@ def test_with_the_same_draws_it_is_bert_in_training_mode(monkeypatch) -> None:
         hidden_dropout_prob=0.4,
         attn_implementation="eager",
     )
-    model = rankscope.load(hf.BertModel(config), init=True, seed=3)
+    model = rankscope.load(hf.BertModel(config), at_init=True, seed=3)
     x = draw(2, 6, 24).to(torch.float32)
     generator, shares = stream(1, "dropout"), []
 

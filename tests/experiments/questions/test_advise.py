@@ -124,7 +124,7 @@ def test_advice_is_the_same_whatever_stands_for_the_design(x) -> None:
 def test_a_model_is_taken_for_its_architecture() -> None:
     model = lively_model("gpt2")
     ids = torch.tensor([[1, 5, 9, 2, 7]])
-    found = advise(rankscope.load(model, init=True), ids, **ONE)
+    found = advise(rankscope.load(model, at_init=True), ids, **ONE)
     can_be_shown(found)
     again = advise(model, ids.tolist(), **ONE)
     assert found.table.equals(again.table)

@@ -34,7 +34,7 @@ add(
     device="cpu",
     dtype=torch.float64,
     revision=None,
-    init=False,
+    at_init=False,
     seed=0,
     pickled=False,
     trust_remote_code=False,

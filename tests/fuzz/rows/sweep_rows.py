@@ -4,7 +4,7 @@ from table import SLOW, add
 
 from rankscope import run
 
-ASKED = {"layers": 1, "heads": 1, "width": 4, "passages": 1, "length": 4, "axes": {"seed": [0]}}
+ASKED = {"layers": 1, "heads": 1, "width": 4, "samples": 1, "length": 4, "axes": {"seed": [0]}}
 RUNS = run.plan(run.read_grid(ASKED)).runs
 DONE = run.sweep(ASKED, "swept", engine="inline")
 SLOW |= {"run.sweep", "run.drive"}

@@ -5,7 +5,7 @@ from table import add
 from rankscope import run
 from rankscope.experiments.catalogue import entry
 
-SHAPE = {"layers": 1, "heads": 1, "width": 4, "passages": 1, "length": 4}
+SHAPE = {"layers": 1, "heads": 1, "width": 4, "samples": 1, "length": 4}
 CONTENT = {**SHAPE, "mask": "window:{radius}", "axes": {"radius": [1, 2]}}
 GRID = run.read_grid(CONTENT)
 RUNS = run.plan(GRID).runs

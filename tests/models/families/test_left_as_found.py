@@ -51,7 +51,7 @@ WAYS = {
     "verify": lambda _, model: verify(model),
     "inputs": lambda loaded, _: loaded.inputs(IDS),
     "finish": lambda loaded, _: loaded.finish(loaded.inputs(IDS).x, loaded.arguments(IDS)),
-    "load anew": lambda _, model: load(model, init=True),
+    "load anew": lambda _, model: load(model, at_init=True),
 }
 
 

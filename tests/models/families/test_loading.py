@@ -36,7 +36,7 @@ def test_a_folder_without_tokeniser(folder: Path) -> None:
 
 def test_a_folder_at_initialisation_differs_and_is_seeded(folder: Path) -> None:
     state = torch.random.get_rng_state()
-    first, again, other = (load(folder, init=True, seed=seed) for seed in (1, 1, 2))
+    first, again, other = (load(folder, at_init=True, seed=seed) for seed in (1, 1, 2))
     weights = [next(each.network.parameters()) for each in (first, again, other)]
     assert torch.equal(weights[0], weights[1])
     assert not torch.equal(weights[0], weights[2])
@@ -98,7 +98,7 @@ def test_every_builtin_name_has_a_family() -> None:
 
 
 def test_a_builtin_reads_text_offline() -> None:
-    loaded = load("distilbert", init=True)
+    loaded = load("distilbert", at_init=True)
     x, token_mask, special = loaded.inputs(passages()[:2], length=20)
     assert x.shape == (2, 20, 768)
     assert token_mask.all()
@@ -107,7 +107,7 @@ def test_a_builtin_reads_text_offline() -> None:
 
 
 def test_length_cuts_texts_and_nothing_else() -> None:
-    loaded = load("distilbert", init=True)
+    loaded = load("distilbert", at_init=True)
     for length in (3, 7):
         assert loaded.inputs(passages()[:2], length=length).x.shape == (2, length, 768)
         assert loaded.arguments(passages()[:2], length=length)["input_ids"].shape == (2, length)
@@ -125,7 +125,7 @@ def test_length_cuts_texts_and_nothing_else() -> None:
 
 
 def test_what_was_loaded_prints_in_a_line() -> None:
-    for loaded in (load("distilbert", init=True), load(lively("vit"))):
+    for loaded in (load("distilbert", at_init=True), load(lively("vit"))):
         assert len(repr(loaded)) < 600
         assert loaded.name in repr(loaded)
         assert loaded.network.spec.describe()[:100] in repr(loaded)
@@ -313,7 +313,7 @@ def test_a_dtype_leaves_the_callers_model_as_it_is() -> None:
 
 def test_a_model_at_initialisation() -> None:
     model = lively("bert")
-    fresh = load(model, init=True, seed=3)
+    fresh = load(model, at_init=True, seed=3)
     assert fresh.network.seed == 3
     assert not torch.equal(next(fresh.original.parameters()), next(model.parameters()))
 
@@ -345,7 +345,7 @@ def test_roberta_counts_positions_whatever_the_padding_is(fill: int) -> None:
 
 
 def test_bundled_ids_keep_clear_of_a_models_own() -> None:
-    loaded = load("roberta-base", init=True)
+    loaded = load("roberta-base", at_init=True)
     ids = loaded.arguments(["A text."])["input_ids"]
     assert int(ids.min()) > 2
 
@@ -474,4 +474,4 @@ def test_a_configuration_cannot_ask_for_more_than_its_weights(
 def test_a_model_larger_than_the_memory_is_not_built(monkeypatch) -> None:
     monkeypatch.setattr(_checkpoint, "available_memory", lambda: 2**20)
     with pytest.raises(SourceError, match=r"takes about 0.41 GiB of memory, and .* are there"):
-        load("bert-base", init=True)
+        load("bert-base", at_init=True)

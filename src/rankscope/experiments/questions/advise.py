@@ -27,7 +27,7 @@ ENTRY = kit.question(
     "advise",
     "Which change of the design would help?",
     asks=kit.Asks(
-        passages=1, length=32, all_tokens="predictions are about all tokens", seeded="draw_seed"
+        samples=1, length=32, all_tokens="predictions are about all tokens", seeded="draw_seed"
     ),
     metrics=(
         kit.Metric(
@@ -338,7 +338,7 @@ def _subject(
         from rankscope.ask import read_model  # imports Transformers
         from rankscope.models.families import Loaded, load
 
-        loaded = design if isinstance(design, Loaded) else load(design, init=True, seed=seed)
+        loaded = design if isinstance(design, Loaded) else load(design, at_init=True, seed=seed)
         title, network = loaded.name, loaded.network
 
         def twin(seed: int) -> Network:

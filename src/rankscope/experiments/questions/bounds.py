@@ -18,7 +18,7 @@ ENTRY = kit.question(
     "bounds",
     "What does theory promise?",
     asks=kit.Asks(
-        passages=4,
+        samples=4,
         without="skip,mlp,norm",
         all_tokens="the theorems' bounds are about all tokens",
     ),

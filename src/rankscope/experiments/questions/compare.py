@@ -154,7 +154,7 @@ def _measured(model: Model, config: Config, on_step: kit.OnStep) -> words.Measur
         )
     if config.limited:
         work = Cost.of_trace(subject, config.metrics).times(len(config.models))
-        refuse_unasked(work, "--length, --passages")
+        refuse_unasked(work, "--length, --samples")
     try:
         table = subject.trace(config.metrics, on_step).table
     except InputError as error:

@@ -21,7 +21,7 @@ from rankscope.numerals import plural, power_of_ten
 ENTRY = kit.question(
     "deep",
     "How small does the residual get?",
-    asks=kit.Asks(passages=4, without="skip,mlp,norm"),
+    asks=kit.Asks(samples=4, without="skip,mlp,norm"),
 )
 _LARGEST = "log10_largest"
 _DIGITS = 8.0

@@ -26,7 +26,7 @@ ENTRY = kit.question(
     "masks",
     "Which mask keeps the tokens apart?",
     asks=kit.Asks(
-        passages=4, without="skip,mlp,norm", all_tokens="graphs of masks are about all tokens"
+        samples=4, without="skip,mlp,norm", all_tokens="graphs of masks are about all tokens"
     ),
     metrics=(
         kit.Metric(

@@ -22,7 +22,7 @@ from rankscope.results import Headline, Tone
 ENTRY = kit.question(
     "predict",
     "What will this design do, before it has weights?",
-    asks=kit.Asks(passages=1, all_tokens="predictions are about all tokens"),
+    asks=kit.Asks(samples=1, all_tokens="predictions are about all tokens"),
 )
 _NETWORK, _MODEL = "this network", "this model"
 _TOLD = (EXPONENT, DISPERSION, "mean_cosine", "token_norm", "attention_entropy", "state_gradient")

@@ -23,7 +23,7 @@ def load(
     device: str | torch.device | None = None,
     dtype: torch.dtype | None = None,
     revision: str | None = None,
-    init: bool = False,
+    at_init: bool = False,
     seed: int = 0,
     pickled: bool = False,
     trust_remote_code: bool = False,
@@ -32,10 +32,10 @@ def load(
 ) -> Loaded:
     """Load a model, build our network on its weights, and prove that the two are equal.
 
-    >>> loaded = load("bert-base", init=True)
+    >>> loaded = load("bert-base", at_init=True)
     >>> x, token_mask, _ = loaded.inputs(["Attention is not all you need."])
 
-    ``source`` is a folder, a Hub id, a transformers model, or with ``init=True`` also a built-in
+    ``source`` is a folder, a Hub id, a transformers model, or with ``at_init=True`` also a built-in
     name (``BUILTIN`` lists them): then the weights are random, drawn with ``seed``, and nothing is
     downloaded. Weights are read from safetensors; ``pickled=True`` also allows pickle files, read
     with ``weights_only=True``. Code that comes with a checkpoint runs only if
@@ -54,16 +54,18 @@ def load(
             )
         model, processor, name = source, None, type(source).__name__
         reads = another_tokenizer(tokenizer)
-        if init:
+        if at_init:
             model = fresh(source, seed)
         elif device is not None or dtype is not None:
             model = copy.deepcopy(source)  # the caller's model stays as it is
     else:
-        if init and device_map is not None:
-            raise InputError("device_map places pretrained weights; with init=True give a device.")
+        if at_init and device_map is not None:
+            raise InputError(
+                "device_map is for pretrained weights; with at_init=True give a device."
+            )
         options: dict[str, Any] = {"revision": revision, "trust_remote_code": trust_remote_code}
         name = str(source)
-        if init:
+        if at_init:
             model, reads, processor = initialise(name, seed, options, tokenizer)
         else:
             options |= {"dtype": dtype or "auto", "device_map": device_map}
@@ -71,7 +73,7 @@ def load(
                 name, options, pickled=pickled, tokenizer=tokenizer
             )
     model = _placed(model, device, dtype)
-    drawn = seed if init else None
+    drawn = seed if at_init else None
     return build(model, name=name, tokenizer=reads, processor=processor, seed=drawn)
 
 

@@ -128,7 +128,7 @@ def load_pretrained(
     if missing:
         raise SourceError(
             f"{name} lacks {len(missing)} of the model's weights, {missing[0]} among them, so it "
-            "is not a whole checkpoint; init=True (--at-init) draws all of them at random."
+            "is not a whole checkpoint; at_init=True (--at-init) draws all of them at random."
         )
     reads = _tokenizer(name, chosen) if given is None else given
     processor = _optional(AutoImageProcessor, name, chosen) if reads is None else None
@@ -184,7 +184,7 @@ def _attempt(name: str, action: Callable[[], Any], *, pickled: bool | None = Non
                 advice = f" Did you mean {' or '.join(close)}?{advice}"
             if name in BUILTIN:
                 advice += (
-                    f" {name!r} is built in: its architecture needs no weights (init=True, "
+                    f" {name!r} is built in: its architecture needs no weights (at_init=True, "
                     f"--at-init, or {name}@init to compare)."
                 )
         elif pickled is not None and not any(folder.glob("*.safetensors")):
