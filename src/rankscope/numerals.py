@@ -1,9 +1,9 @@
-"""Numbers as people read them, of any size, and short texts about them: in sentences and tables.
+"""Format numbers of any size, and short texts about them, for sentences and tables.
 
-One convention everywhere: a true minus (−), commas between thousands, and exponents without a plus
-sign or leading zeros. A number given by its base-10 logarithm is written as a power of ten,
-``10^−47,003``; a plain one that is very large or small in scientific notation, ``2.1e−7``. Pages
-raise their exponents: ``10<sup>−47,003</sup>``, ``2.13·10<sup>−7</sup>``.
+Conventions: a true minus sign (−), commas between thousands, and exponents without a plus sign or
+leading zeros. A number given by its base-10 logarithm is written as a power of ten,
+``10^−47,003``, or ``10^(−3.3·10³⁰)``; a very large or small number in scientific notation,
+``2.1e−7``. Pages raise exponents: ``10<sup>−47,003</sup>``, ``2.13·10<sup>−7</sup>``.
 """
 
 import math
@@ -13,10 +13,11 @@ from typing import Final
 MINUS: Final = "−"
 _PLAIN: Final = (-3, 6)  # powers of ten between which a number is written out
 _NEAR: Final = 100.0  # exponents below it have a digit more after the point
-_LONG: Final = 1e7  # exponents from here on are written in scientific notation themselves
+_RAISED: Final = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
+_LONG: Final = 1e7  # larger exponents are written in scientific notation themselves
 
 MOST_ROWS: Final = 25
-"""Rows of a table in a notebook; of more, some evenly spaced ones are shown."""
+"""Maximum number of rows of a table in a notebook; longer tables are sampled evenly."""
 
 
 def power_of_ten(log10: float | None, *, digits: int = 2) -> str:
@@ -25,13 +26,13 @@ def power_of_ten(log10: float | None, *, digits: int = 2) -> str:
     >>> power_of_ten(-0.92), power_of_ten(-4.52), power_of_ten(-47003.12)
     ('0.12', '10^−4.5', '10^−47,003')
 
-    Minus infinity is the logarithm of zero; what is missing or undefined is "none".
+    Minus infinity is the logarithm of zero; a missing or undefined number is "none".
     """
     return _power(log10, digits, "10^{}")
 
 
 def power_of_ten_html(log10: float | None, *, digits: int = 2) -> str:
-    """The same as HTML.
+    """``power_of_ten`` as HTML.
 
     >>> power_of_ten_html(-47003.12)
     '10<sup>−47,003</sup>'
@@ -40,12 +41,12 @@ def power_of_ten_html(log10: float | None, *, digits: int = 2) -> str:
 
 
 def short(value: float, *, digits: int = 3) -> str:
-    """A number to a few significant digits, in scientific notation where it is large or small.
+    """A number to a few significant digits, in scientific notation if it is large or small.
 
     >>> short(0.91234), short(12345.6), short(2.1345e-7), short(109482240)
     ('0.912', '1.23e4', '2.13e−7', '109,482,240')
 
-    A whole number keeps all its digits.
+    An integer keeps all of its digits.
     """
     special = _special(value)
     if special is not None:
@@ -81,7 +82,7 @@ def span_of(low: float, high: float) -> str:
 
 
 def course(first: float, last: float) -> str:
-    """Where a number starts and ends, in words; one that ends where it began stays there.
+    """The first and last value of a number, in words.
 
     >>> course(1.0, 0.25), course(0.998, 1.001)
     ('goes from 1 to 0.25', 'stays near 1')
@@ -91,7 +92,7 @@ def course(first: float, last: float) -> str:
 
 
 def sentence_case(text: str) -> str:
-    """A text as a sentence begins: with a capital, and everything else as it is.
+    """Capitalise the first letter of a text.
 
     >>> sentence_case("random weights, LeCun × 2")
     'Random weights, LeCun × 2'
@@ -100,7 +101,7 @@ def sentence_case(text: str) -> str:
 
 
 def plural(count: int, noun: str) -> str:
-    """A number of things, in the singular or the plural.
+    """A count with its noun, in the singular or plural.
 
     >>> plural(1, "layer"), plural(1200, "layer")
     ('1 layer', '1,200 layers')
@@ -109,7 +110,7 @@ def plural(count: int, noun: str) -> str:
 
 
 def duration(seconds: float) -> str:
-    """A time as one says it.
+    """A duration in words.
 
     >>> duration(8), duration(100), duration(5000), duration(1e6)
     ('8 seconds', '2 minutes', '83 minutes', '12 days')
@@ -124,7 +125,7 @@ def duration(seconds: float) -> str:
 
 
 def gigabytes(size: float) -> str:
-    """A number of bytes as one says it.
+    """A number of bytes in GiB.
 
     >>> gigabytes(3 * 2**29)
     '1.5 GiB'
@@ -136,18 +137,18 @@ def exponent_text(exponent: float, *, decimals: int = 0) -> str:
     """An exponent of ten.
 
     >>> exponent_text(-47003.12, decimals=1), exponent_text(-2.5e300)
-    ('−47,003.1', '−2.5e300')
+    ('−47,003.1', '−2.5·10³⁰⁰')
     """
     if abs(exponent) >= _LONG:
         mantissa, power = _split(exponent, 3)
-        text = f"{_trim(mantissa)}e{power}"
+        text = f"{_trim(mantissa)}·10{str(power).translate(_RAISED)}"
     else:
         text = f"{exponent:,.{decimals}f}"
     return "0" if text.strip("-0.") == "" else text.replace("-", MINUS)
 
 
 def some(values: Sequence[int]) -> list[int]:
-    """All values, or evenly spaced ones from the first to the last where there are too many.
+    """All values, or evenly spaced ones from first to last if there are too many.
 
     >>> some(range(1000))[:3]
     [0, 42, 83]
@@ -159,13 +160,13 @@ def some(values: Sequence[int]) -> list[int]:
 
 
 def mean(values: Iterable[float]) -> float:
-    """The mean of what is a number; NaN if nothing is."""
+    """The mean of the values that are not NaN; NaN if there is none."""
     numbers = [value for value in values if not math.isnan(value)]
     return sum(numbers) / len(numbers) if numbers else math.nan
 
 
 def list_words(words: Sequence[str], most: int = 6) -> str:
-    """Words in a row, the first few of many.
+    """A comma-separated list, truncated to the first ``most``.
 
     >>> list_words(["a", "b", "c"], most=2)
     'a, b and 1 more'
@@ -175,7 +176,7 @@ def list_words(words: Sequence[str], most: int = 6) -> str:
 
 
 def setting_text(value: str | float | None) -> str:
-    """A setting along an axis as it is printed.
+    """A value on an axis, as text.
 
     >>> setting_text(True), setting_text(None), setting_text(0.1 + 0.2), setting_text("layer")
     ('true', 'none', '0.3', 'layer')
@@ -186,7 +187,7 @@ def setting_text(value: str | float | None) -> str:
 
 
 def span(values: Iterable[float]) -> str:
-    """The least and the greatest of some numbers.
+    """The minimum and maximum of some numbers.
 
     >>> span([2.0, 1.0])
     '1 to 2'
@@ -199,7 +200,7 @@ def span(values: Iterable[float]) -> str:
 
 
 def cut(text: str, most: int = 200) -> str:
-    """A text, or its beginning."""
+    """A text, truncated."""
     return text if len(text) <= most else f"{text[: most - 1]}…"
 
 
@@ -212,11 +213,12 @@ def _power(log10: float | None, digits: int, written: str) -> str:
     if low <= log10 < high:
         return _plain(10**log10, digits)
     decimals = max(0, digits - 1 if abs(log10) < _NEAR else digits - 2)
-    return written.format(exponent_text(log10, decimals=decimals))
+    exponent = exponent_text(log10, decimals=decimals)
+    return written.format(f"({exponent})" if "·" in exponent and "^" in written else exponent)
 
 
 def _special(value: float) -> str | None:
-    """What is written in its own way: whole numbers, zero and what is no number."""
+    """The text of integers, zero, NaN and infinities; None for other numbers."""
     if isinstance(value, int):
         return f"{value:,}".replace("-", MINUS)
     if math.isnan(value):
@@ -227,7 +229,7 @@ def _special(value: float) -> str | None:
 
 
 def _plain(value: float, digits: int) -> str:
-    """Written out, without an exponent; digits before the point are never rounded away."""
+    """A number without exponent; digits before the decimal point are kept."""
     if abs(value) >= 10**digits - 0.5:
         return f"{value:,.0f}"
     return f"{value:.{digits}g}"

@@ -353,5 +353,5 @@ def test_scripts_can_fail_on_a_collapse(rankscope, skip, asked, code) -> None:
 
 
 def test_what_is_about_other_output_is_refused(refuses) -> None:
-    assert "--table is about --json" in refuses("trace", *SMALL, "--table")
+    assert "--table needs --json" in refuses("trace", *SMALL, "--table")
     assert "--charts writes files" in refuses("trace", *SMALL, "--json", "--charts")

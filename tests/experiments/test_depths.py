@@ -108,7 +108,7 @@ def test_an_ending_is_where_figures_were_last_sure():
     found = laws(tables.summary(table), "m")["one head"]
     assert ending("one head", found, 6) == (
         "one head: relative residual 10^−5.0 after 5 layers; exponential: each layer multiplies "
-        "the residual by 0.1, to layer 5, beyond which figures are in doubt"
+        "the residual by 0.1, up to layer 5; later values are not reliable"
     )
 
 
@@ -144,13 +144,13 @@ def test_a_law_is_read_off_what_is_not_in_doubt():
     assert (found.kind, found.last, found.sure_to) == ("exponential", -4.0, 4)
     assert str(found) == (
         "exponential: each layer multiplies the residual by 0.1, "
-        "to layer 4, beyond which figures are in doubt"
+        "up to layer 4; later values are not reliable"
     )
     assert law_of_medians(doubtful(curve, 9), "m") == law(curve)
     assert sure_medians(doubtful(curve, 2), "m") == [0.0, -1.0]
     nothing = law_of_medians(doubtful(curve, 1), "m")
     assert not nothing.decided
-    assert str(nothing) == "figures are in doubt from layer 1 on"
+    assert str(nothing) == "values are not reliable from layer 1 on"
 
 
 def test_samples_do_not_disagree_by_what_is_in_doubt():

@@ -1,9 +1,7 @@
-"""What values of the core say in words, and how they look in a notebook.
+"""Text and notebook displays of objects of the core.
 
-The core holds numbers and codes. Its objects that people print (``print(*prediction.verdict)``,
-``bounds.sentences``, ``str(law)``) ask for the functions here by name when text is wanted, as
-``.table`` asks ``rankscope.tables``: so words can change without touching what was computed, and
-nothing is loaded for them before they are read.
+The core has numbers and codes. Objects that people print (``print(*prediction.verdict)``,
+``bounds.sentences``, ``str(law)``) call the functions here, which are imported when text is needed.
 """
 
 import math
@@ -24,17 +22,17 @@ if TYPE_CHECKING:
 # ---------------------------------------------------------------------------------------- laws
 
 LAW_NAMES: Final[Mapping[str, str]] = {"none": "no collapse", "equal": "all tokens equal"}
-_CERTAIN: Final = 2.0  # standard errors to either side of a fitted constant, written beside it
+_CERTAIN: Final = 2.0  # half-width of an interval in standard errors
 
 
 def law_name(law: "Law") -> str:
-    """A law in a word or two, and up to which layer, where figures beyond are in doubt."""
+    """The name of a law, and the last reliable layer if there is one."""
     named = LAW_NAMES.get(law.kind, law.kind)
     return named if law.sure_to is None else f"{named} (to layer {law.sure_to})"
 
 
 def law_pace(law: "Law") -> str:
-    """Its constant in a few characters: of steps of the logarithm, or of layers."""
+    """The constant of a law: per step of the logarithm, or per layer."""
     if law.kind == "doubly exponential":
         return f"step × {_with_error(law.growth, law.growth_error)}"
     if law.kind == "between":
@@ -43,9 +41,9 @@ def law_pace(law: "Law") -> str:
 
 
 def describe_law(law: "Law") -> str:
-    """A law with its constant, in a clause."""
+    """A law with its constant, as a clause."""
     if law.sure_to == 0:
-        return "figures are in doubt from layer 1 on"
+        return "values are not reliable from layer 1 on"
     factor = _law_factor(law)
     clause = {
         "doubly exponential": "doubly exponential: each step is "
@@ -53,18 +51,18 @@ def describe_law(law: "Law") -> str:
         "between": "between exponential and doubly exponential: each step is "
         f"{_with_error(-law.bend, law.bend_error)} decades larger than the one before",
         "exponential": f"exponential: each layer multiplies the residual by {factor}",
-        "equal": "all tokens are equal, or agree beyond what logarithms resolve",
-        "undecided": "too few layers, or too uneven, to see a law; "
-        f"the last ones multiply the residual by {factor}",
+        "equal": "all tokens are equal, up to the resolution of logarithms",
+        "undecided": "too few or too uneven layers to identify a law; "
+        f"the last layers multiply the residual by {factor}",
         "none": f"no collapse: each layer multiplies the residual by {factor}",
     }[law.kind]
     if law.sure_to is None:
         return clause
-    return f"{clause}, to layer {law.sure_to}, beyond which figures are in doubt"
+    return f"{clause}, up to layer {law.sure_to}; later values are not reliable"
 
 
 def _law_factor(law: "Law") -> str:
-    """What a layer leaves of the residual, and within which bounds where they differ."""
+    """The factor of the residual per layer, with its interval."""
     off = _CERTAIN * law.rate_error
     at, low, high = (
         power_of_ten(rate, digits=3) for rate in (law.rate, law.rate - off, law.rate + off)
@@ -73,7 +71,7 @@ def _law_factor(law: "Law") -> str:
 
 
 def _with_error(value: float, error: float) -> str:
-    """Two digits after the point, and the error where it shows in them."""
+    """A value with two decimals, and its error if it is visible."""
     return f"{value:.2f}" if error < 0.005 else f"{value:.2f} ± {error:.2f}"
 
 
@@ -81,12 +79,12 @@ def _with_error(value: float, error: float) -> str:
 
 
 def describe_outcome(outcome: "Outcome") -> str:
-    """One thing that will happen, in a sentence, and a second one where networks disagree."""
+    """A predicted outcome as a sentence, and a second one if networks disagree."""
     sentence = _OUTCOMES[outcome.about](outcome)
     if outcome.is_sure:
         return sentence
     shares = ", ".join(f"{share:.0%} show {kind}" for kind, share in outcome.shares.items())
-    return f"{sentence} Not sure: of the networks drawn {shares}."
+    return f"{sentence} The random networks disagree: {shares}."
 
 
 def _describe_tokens(outcome: "Outcome") -> str:
@@ -96,21 +94,23 @@ def _describe_tokens(outcome: "Outcome") -> str:
         factor = short(trend.factor, digits=2)
         fall = {
             "level": "",
-            "exponential": f"; the fall is exponential, each layer leaves {factor} of it",
-            "faster than exponential": "; the fall is faster than exponential",
-            "polynomial": f"; it falls like the power {short(trend.power, digits=2)} of the layer",
-            "unclear": f"; in the second half a layer leaves {factor} of it",
+            "exponential": f"; the decay is exponential, by a factor of {factor} per layer",
+            "faster than exponential": "; the decay is faster than exponential",
+            "polynomial": f"; it decays like the power {short(trend.power, digits=2)} of the layer",
+            "unclear": f"; in the second half, each layer multiplies it by {factor}",
         }[trend.kind]
     if outcome.kind == "depth collapse":
-        since = f"from layer {outcome.layer} on" if outcome.layer is not None else "in the end"
+        since = (
+            f"from layer {outcome.layer} on" if outcome.layer is not None else "at the last layer"
+        )
         return (
-            f"Depth collapse: {since} tokens differ by less than a thousandth of their size, "
-            f"after {layers} by {end} of it{fall}."
+            f"Depth collapse: the tokens' relative dispersion is below a thousandth {since}, and "
+            f"{end} after {layers}{fall}."
         )
     opening, fall = {
         "collapse under way": ("Depth collapse under way", fall),
         "tokens kept apart": ("No depth collapse", ""),
-        "chaos": ("Chaos, tokens move apart", ""),
+        "chaos": ("Chaos: tokens move apart", ""),
     }[outcome.kind]
     way = f"goes from {start} to {end}" if start != end else f"stays near {start}"
     halved = outcome.figures["last"] - outcome.figures["first"] < math.log10(0.5)
@@ -124,40 +124,39 @@ def _describe_attention(outcome: "Outcome") -> str:
     most = figures["even_entropy"]
     entropies = f"{short(figures['entropy'], digits=2)} of {short(most, digits=2)} nats"
     seen = f"{entropies} at layer {figures['least_at']:.0f}"
-    # Rounded down, so that what is not all does not look like it.
+    # Rounded down, so that less than 100% is never shown as 100%.
     least = f"{math.floor(1000 * figures['least']) / 10:g}%"
     if outcome.kind == "entropy collapse":
         layers = f"{figures['sharp_layers']:.0f} of {plural(outcome.layers, 'layer')}"
         return (
-            f"Entropy collapse: at {layers} attention has less than a quarter of the entropy "
-            f"it could have ({seen}); queries see few keys."
+            f"Entropy collapse: at {layers}, attention has less than a quarter of its maximum "
+            f"entropy ({seen}); queries attend to few keys."
         )
     if outcome.kind == "even attention" and most == 0:
-        return "Every query sees one key alone."
+        return "Every query attends to a single key."
     if outcome.kind == "even attention":
         return (
-            f"Attention is nearly even at every layer, at least {least} of the "
-            "entropy it could have: it hardly tells keys apart."
+            f"Attention is nearly uniform at every layer: at least {least} of its maximum entropy."
         )
-    return f"Attention has {least} or more of the entropy it could have ({seen})."
+    return f"Attention has at least {least} of its maximum entropy ({seen})."
 
 
 def _describe_size(outcome: "Outcome") -> str:
     trend, figures = outcome.trend, outcome.figures
     assert trend is not None  # every size has one
     law = {
-        "exponential": f" exponentially, by a factor of {short(trend.factor)} a layer",
+        "exponential": f" exponentially, by a factor of {short(trend.factor)} per layer",
         "faster than exponential": " faster than exponentially",
         "polynomial": f" polynomially, like the power {short(trend.power, digits=2)} of the layer",
     }.get(trend.kind, "")
-    verb = {  # few networks may grow while most do not: then there is no law of growth
+    verb = {  # if only few networks grow, there is no law of growth
         "bounded size": "stay bounded",
         "growing size": f"grow{law if trend.rate > 0 else ''}",
         "shrinking size": f"shrink{law if trend.rate < 0 else ''}",
     }[outcome.kind]
     return (
         f"Token norms {verb}: {short(figures['first'])} at the input, "
-        f"{short(figures['last'])} in the end."
+        f"{short(figures['last'])} at the last layer."
     )
 
 
@@ -165,18 +164,18 @@ def _describe_gradients(outcome: "Outcome") -> str:
     opening = {
         "vanishing gradients": "Gradients vanish",
         "exploding gradients": "Gradients explode",
-        "level gradients": "Gradients stay",
+        "level gradients": "Gradients are stable",
     }[outcome.kind]
     return (
-        f"{opening}: what reaches the input is {short(outcome.figures['ratio'])} times what leaves "
-        f"the last layer, a factor of {short(outcome.figures['factor'])} a layer."
+        f"{opening}: the gradient at the input is {short(outcome.figures['ratio'])} times that at "
+        f"the last layer, a factor of {short(outcome.figures['factor'])} per layer."
     )
 
 
 def _describe_queries(outcome: "Outcome") -> str:
     figures = outcome.figures
     least = short(figures["least"], digits=2)
-    seen = f"{least} of those of values at layer {figures['least_at']:.0f}"
+    seen = f"{least} times those of values at layer {figures['least_at']:.0f}"
     if outcome.kind == "learning queries":
         return f"Gradients of queries and keys are at least {seen}."
     return (
@@ -195,23 +194,23 @@ _OUTCOMES: Final[Mapping[str, Callable[["Outcome"], str]]] = {
 
 
 def prediction_doubt(prediction: "Prediction") -> str:
-    """What the arithmetic of a prediction leaves uncertain; nothing if all is sure."""
+    """The numerical uncertainty of a prediction; empty if there is none."""
     if prediction.doubtful:
         networks = prediction.draws * prediction.samples
         return (
-            f"in {prediction.doubtful} of {networks} networks scaled arithmetic may have lost ten "
-            "digits or more, so that their smallest dispersions are not sure"
+            f"in {prediction.doubtful} of {networks} networks, scaled arithmetic may have lost ten "
+            "digits or more, so that the smallest dispersions are not reliable"
         )
     if prediction.only_floats:
         return (
-            "centred attention without a skip is followed in float64 alone: once tokens are "
-            "smaller by sixteen digits than they were, figures are rounding"
+            "centred attention without a skip is computed only in float64: values are only "
+            "rounding once tokens have shrunk by sixteen digits"
         )
     return ""
 
 
 def prediction_html(prediction: "Prediction") -> str:
-    """The bands of every metric, layer by layer."""
+    """The bands of all metrics by layer."""
     bands = [prediction.band(name) for name in prediction.metrics]
     rows = []
     for layer in some(range(prediction.layers + 1)):
@@ -225,14 +224,14 @@ def prediction_html(prediction: "Prediction") -> str:
 # --------------------------------------------------------------------------------------- bounds
 
 _OBSTACLES: Final[Mapping[str, str]] = {
-    "skip": "a skip carries the tokens past the attention",
-    "norm": "a norm ({}) rescales each token by its own size",
-    "parallel": "an MLP beside the attention carries the tokens past it",
-    "mask": "under the mask {} not all tokens attend to the same tokens",
-    "centered": "centred attention takes away what the tokens have in common",
-    "scores": "its scores ({}) are not plain products of queries and keys",
-    "activation": "no slopes of the activation {!r} are known",
-    "range": "products of its weights are too large or too small for float64",
+    "skip": "a skip bypasses the attention",
+    "norm": "a norm ({}) rescales each token separately",
+    "parallel": "a parallel MLP bypasses the attention",
+    "mask": "under the mask {}, tokens attend to different sets of tokens",
+    "centered": "centred attention removes the mean of the tokens",
+    "scores": "its scores ({}) are not dot products of queries and keys",
+    "activation": "the slopes of the activation {} are not known",
+    "range": "products of its weights overflow or underflow in float64",
     "gated": "a gated MLP has no Lipschitz constant for all inputs; the data-dependent bounds use "
     "one for this input",
 }
@@ -249,12 +248,12 @@ _LAYERS_SHOWN: Final = 12
 
 
 def describe_obstacle(obstacle: "Obstacle") -> str:
-    """Why no bound covers a layer, in a clause."""
+    """Why no bound applies to a layer, as a clause."""
     return _OBSTACLES[obstacle.kind].format(obstacle.detail)
 
 
 def why_not(bounds: "Bounds", limit: float) -> str:
-    """The first reason why the theorem does not cover the last layer; empty if it does."""
+    """The first reason why the theorem does not apply to the last layer; empty if it does."""
     for layer in bounds.layers:
         if layer.obstacle_a_priori is not None:
             return f"layer {layer.layer}: {layer.obstacle_a_priori}"
@@ -303,15 +302,15 @@ def bounds_line(bounds: "Bounds") -> str:
 
 
 def bounds_sentences(bounds: "Bounds", limit: float) -> tuple[str, ...]:
-    """What bounds come to, for the sample each of them is worst for."""
+    """Sentences about bounds, each for its worst sample."""
     doubts = (f"Note: {doubt}." for doubt in bounds.doubts)
     return (*_coverage(bounds, limit), *_all_layers(bounds), *doubts)
 
 
 def _coverage(bounds: "Bounds", limit: float) -> Iterator[str]:
-    """Which layers no bound covers, and why; neighbours with one reason share a sentence.
+    """Layers without a bound and the reasons, consecutive layers together.
 
-    Then the constants of those that are covered.
+    Then the constants of the layers with a bound.
     """
     for reason, group in groupby(bounds.layers, key=lambda layer: layer.why_not_a_priori):
         layers = [layer.layer for layer in group]
@@ -336,7 +335,7 @@ def _coverage(bounds: "Bounds", limit: float) -> Iterator[str]:
     covered = [layer for layer in bounds.layers if layer.applies]
     if not covered:
         return
-    ranges = []  # of the constants in the bounds, over the layers they cover
+    ranges = []  # of the constants, over the layers with a bound
     symbols = {"gamma": "γ", "beta": "β", "paper_beta": "their βH", "lipschitz": "λ"}
     for name, symbol in symbols.items():
         values = [float(value) for layer in covered for value in getattr(layer, name)]
@@ -350,7 +349,7 @@ def _coverage(bounds: "Bounds", limit: float) -> Iterator[str]:
 
 
 def _all_layers(bounds: "Bounds") -> Iterator[str]:
-    """All layers together: what each chain of bounds gives, beside the measured residual."""
+    """All layers together: the measured residual and the bounds by each chain."""
     last, start = bounds.layers[-1], bounds.layers[0].log10_input_residual
     chains = {
         "the theorem of Dong et al. 2021": (last.log10_depth_bound, start),
@@ -364,20 +363,20 @@ def _all_layers(bounds: "Bounds") -> Iterator[str]:
     known = {name: pair for name, pair in chains.items() if not bool(pair[0].isnan().any())}
     measured = _largest(last.log10_residual)
     if not known:
-        yield f"No bound covers the last layer; its residual is {measured}."
+        yield f"No bound applies to the last layer; its residual is {measured}."
         return
     yield (
         f"After layer {last.layer} the residual is {measured}, from {_largest(start)} at "
-        "the input (the largest of the samples, composite norm, best center)."
+        "the input (maximum over samples, composite norm, optimal center)."
     )
     for name, (bound, before) in known.items():
         above = int(((bound >= before) & ~before.isneginf()).sum())
-        empty = f", which says nothing in {above} of {len(start)} samples" if above else ""
+        empty = f", which is not informative in {above} of {len(start)} samples" if above else ""
         yield f"By {name} it is at most {_largest(bound)}{empty}."
 
 
 def bounds_html(bounds: "Bounds") -> str:
-    """A row for each layer, the middle ones of a deep network left out."""
+    """One row per layer, without the middle of a deep network."""
     samples = plural(len(bounds.layers[-1].log10_residual), "sample")
     notes = any(layer.why_not_a_priori for layer in bounds.layers)
     half, rows = _LAYERS_SHOWN // 2, []
@@ -389,14 +388,14 @@ def bounds_html(bounds: "Bounds") -> str:
         cells = ("–" if bool(value.isnan().any()) else _largest(value) for value in values)
         rows.append([str(layer.layer), *cells, *([layer.why_not_a_priori] if notes else [])])
     return card(
-        f"Residual and its bounds (largest of {samples}, composite norm, best center)",
+        f"Residual and its bounds (maximum over {samples}, composite norm, optimal center)",
         table(("layer", *_BOUND_COLUMNS.values(), *(["does not apply"] if notes else [])), rows),
         *(paragraph(f"Note: {doubt}.") for doubt in bounds.doubts),
     )
 
 
 def _largest(log10: "Tensor") -> str:
-    """The largest of some numbers, given by their logarithms."""
+    """The maximum of numbers given by their logarithms."""
     return power_of_ten(float(log10.max()), digits=3)
 
 
@@ -406,11 +405,11 @@ _RUNS_SHOWN: Final = 6
 
 
 def describe_graph(facts: "GraphFacts") -> str:
-    """The graph of a mask in a line."""
+    """The graph of a mask in one line."""
     size = f"{facts.tokens} tokens, {facts.edges} edges"
     if not facts.quasi_strongly_connected:
         count = len(facts.closed_classes)
-        return f"{size}; no center: {count} closed classes that stay independent"
+        return f"{size}; no center: {count} independent closed classes"
     centers = f"{len(facts.centers)} tokens are centers"
     if facts.strongly_connected:
         centers = "every token is a center"
@@ -426,7 +425,7 @@ def describe_graph(facts: "GraphFacts") -> str:
 
 
 def graph_html(facts: "GraphFacts") -> str:
-    """Every fact in a row of its own."""
+    """All facts as a table."""
     classes = facts.closed_classes[:_RUNS_SHOWN]
     more = len(facts.closed_classes) - len(classes)
     rows = (
@@ -449,7 +448,7 @@ def _layers(layers: float) -> str:
 
 
 def _positions(positions: Sequence[int]) -> str:
-    """Positions in order as runs, ``0–3, 7``, the first few of them."""
+    """Positions as ranges, ``0–3, 7``, truncated."""
     if not positions:
         return "none"
     gaps = [pair for pair in pairwise(positions) if pair[1] - pair[0] > 1]

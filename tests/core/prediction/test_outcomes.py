@@ -71,7 +71,7 @@ def test_a_collapse_says_from_which_layer_on_and_how_fast():
     assert found.layer == 7  # the first below 10^−3
     assert "from layer 7 on" in found.sentence
     assert found.law == "exponential"
-    assert "each layer leaves 0.32 of it" in found.sentence  # 10^−0.5
+    assert "by a factor of 0.32 per layer" in found.sentence  # 10^−0.5
     assert found.figures["rate"] == pytest.approx(-0.5)
     faster = tokens(-0.001 * 3**AT)
     assert faster.law == "faster than exponential"
@@ -87,9 +87,9 @@ def test_tokens_that_are_all_equal_have_collapsed():
 @pytest.mark.parametrize(
     ("sizes", "kind", "words"),
     [
-        (2.0**AT, "growing size", "grow exponentially, by a factor of 2 a layer"),
+        (2.0**AT, "growing size", "grow exponentially, by a factor of 2 per layer"),
         ((AT + 1e-9).sqrt(), "growing size", "grow polynomially, like the power 0.5 of the layer"),
-        (0.5**AT, "shrinking size", "shrink exponentially, by a factor of 0.5 a layer"),
+        (0.5**AT, "shrinking size", "shrink exponentially, by a factor of 0.5 per layer"),
         (1.09 ** (AT / 6), "bounded size", "stay bounded"),
         (1.11 ** (AT / 6), "growing size", "grow exponentially"),
         (torch.where(AT < 9, 1.0, math.inf), "growing size", "grow: 1 at the input, ∞"),
@@ -162,7 +162,7 @@ def test_it_says_how_sure_it_is():
         assert found.kind == "depth collapse"
         assert found.share == below / 10
         assert found.is_sure == sure
-        doubt = "Not sure: of the networks drawn 80% show depth collapse, 20% show collapse under"
+        doubt = "The random networks disagree: 80% show depth collapse, 20% show collapse under"
         assert (doubt in found.sentence) == (not sure)
 
 
@@ -222,4 +222,4 @@ def test_queries_without_any_gradient_are_starved(spec):
 def test_a_query_that_sees_one_key_alone_is_not_called_even():
     x = torch.randn(5, 8, generator=torch.Generator().manual_seed(2), dtype=torch.float64)
     found = predict(Spec(3, 2, 8, mask="window:0"), x, draws=2)
-    assert str(found.verdict[1]) == "Every query sees one key alone."
+    assert str(found.verdict[1]) == "Every query attends to a single key."

@@ -289,7 +289,7 @@ def test_sentences_say_what_was_measured_and_its_bounds(lively, tokens):
     assert "theorem of Dong et al. 2021" in words[2]
     loud = bounds(net, 3 * tokens(1, 5, 4)).sentences
     assert any("differ by at most 1.2564" in line for line in loud)
-    assert any("says nothing in 1 of 1 samples" in line for line in loud)
+    assert any("is not informative in 1 of 1 samples" in line for line in loud)
 
 
 def test_doubts_about_residuals_are_told_and_marked():

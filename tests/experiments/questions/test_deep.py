@@ -76,7 +76,7 @@ def test_a_doubt_in_any_batch_is_told() -> None:
         f"After {plural(first - 1, 'layer')} the relative residual is {power_of_ten(sure)} (median"
     )
     assert found.sentences[0].endswith(
-        f", to layer {first - 1}, beyond which figures are in doubt."
+        f", up to layer {first - 1}; later values are not reliable."
     )
     doubted = found.table.filter("doubt")
     assert set(doubted["variant"]) == {"scaled"}

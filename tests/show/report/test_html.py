@@ -64,7 +64,7 @@ def test_everything_is_on_the_page(report, write):
     assert page.open == []
     assert page.inside["title"] == ["What keeps the tokens apart?"]
     assert page.inside["h1"] == ["What keeps the tokens apart?"]
-    assert page.inside["h2"] == ["Layer by layer", "In figures", "Where this comes from"]
+    assert page.inside["h2"] == ["Layer by layer", "In figures", "Provenance"]
     assert page.inside["code"] == ["SAN"]
     assert page.inside["dd"] == ["0.1.0", "7"]
     assert page.inside["caption"] == ["The last layer"]
@@ -222,7 +222,7 @@ def test_any_chart_of_altair_will_do(write):
 def test_a_chart_whose_data_are_elsewhere_is_refused(tmp_path):
     chart = alt.Chart("https://example.invalid/data.csv").mark_point().encode(x="x:Q")
     report = Report("t", "l", sections=[Section("s", blocks=[Chart(chart, "Far away")])])
-    with pytest.raises(InputError, match=r"'Far away'.*loads nothing from elsewhere"):
+    with pytest.raises(InputError, match=r"'Far away'.*does not load external data"):
         write_html(report, tmp_path / "report.html")
     assert not (tmp_path / "report.html").exists()
 
