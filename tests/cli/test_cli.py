@@ -354,4 +354,4 @@ def test_scripts_can_fail_on_a_collapse(rankscope, skip, asked, code) -> None:
 
 def test_what_is_about_other_output_is_refused(refuses) -> None:
     assert "--table needs --json" in refuses("trace", *SMALL, "--table")
-    assert "--charts writes files" in refuses("trace", *SMALL, "--json", "--charts")
+    assert "--charts writes a file" in refuses("trace", *SMALL, "--json", "--charts")

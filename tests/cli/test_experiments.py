@@ -149,7 +149,7 @@ def test_every_option_is_used_or_refused(rankscope, ran, entry, tmp_path) -> Non
 )
 def test_an_option_without_use_is_refused_with_what_there_is(refuses, arguments, option) -> None:
     said = refuses(*arguments)
-    assert " ".join([*arguments[:2], "takes no", option]) in said
+    assert " ".join([*arguments[:2], "does not take", option]) in said
     assert "--output and --json." in said
     assert ("--seed" in said) == (arguments[1] != "D8")
 
@@ -340,10 +340,10 @@ def test_one_that_fails_to_run_is_reported_and_the_others_go_on(
     got = rankscope("reproduce", "D2", "D3")
     assert got.returncode == 2
     assert got.stdout.splitlines()[:4:2] == [
-        "D2   could not be run (0.0 s)",
+        "D2   failed (0.0 s)",
         "D3   holds; seed 0 (0.0 s)",
     ]
-    assert got.stderr == "rankscope: D2 could not be run: ZeroDivisionError: division by zero.\n"
+    assert got.stderr == "rankscope: D2 failed: ZeroDivisionError: division by zero.\n"
     assert len(ran) == 1
     listed = json.loads(rankscope("reproduce", "D2", "--json").stdout)
     assert (listed[0]["verdict"], listed[0]["failure"][:4]) == (None, "Zero")

@@ -81,7 +81,7 @@ def test_texts_longer_than_the_positions(refuses, wordy: str, tmp_path: Path) ->
         (["--seed=0"], "--seed 0 changes nothing"),
         (["--layers=12"], "--layers describes a random network"),
         (["--init=bert"], "--init describes a random network"),
-        (["--at-init", "--pickled"], "--pickled applies to pretrained weights"),
+        (["--at-init", "--pickled"], "--pickled is about pretrained weights"),
     ],
 )
 def test_what_says_nothing_about_a_model_is_refused(refuses, wordy, options, says) -> None:

@@ -124,7 +124,7 @@ def test_a_grid_that_is_wrong_is_refused_before_anything_runs(refuses, grid, tmp
     (tmp_path / "bad.toml").write_text(GRID.replace("layers = [1, 2]", "layers = [1, -2]"))
     assert "bad.toml: axes.layers[1]" in refuses("sweep", "bad.toml", "--engine", "inline")
     assert "missing.toml" in refuses("sweep", "missing.toml")
-    assert "takes no address" in refuses("sweep", grid, "--address", "auto")
+    assert "has no option address" in refuses("sweep", grid, "--address", "auto")
     assert "takes no workers" in refuses("sweep", grid, "--engine", "inline", "--workers", "2")
     assert not (tmp_path / "rankscope-output").exists()
 
@@ -175,7 +175,7 @@ def test_only_keeps_some_values(rankscope, refuses, swept) -> None:
     kept = rankscope(*chosen, "--only", "variant_name=san", "--only", "depth=2").stdout
     assert [row["layer"] for row in json.loads(kept)["rows"]] == [0, 1, 2]
     assert "variant_name also varies" in refuses(*chosen, "--only", "layers=2")
-    assert "layers is 1, 2" in refuses(*chosen, "--only", "layers=3")
+    assert "values of layers: 1, 2" in refuses(*chosen, "--only", "layers=3")
     assert "expected a number" in refuses(*chosen, "--only", "layers=deep")
     assert "expected AXIS=VALUE" in refuses(*chosen, "--only", "colour=2")
 
@@ -195,7 +195,7 @@ def test_charts_are_drawn(rankscope, swept, tmp_path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["--x", "layers"], "--y names the metric; the sweep has relative_residual, mean_cosine"),
+        (["--x", "layers"], "choose a metric with --y; available: relative_residual, mean_cosine"),
         (["--x", "layers", "--map", "layers,seed"], "give one of them"),
         (["--map", "layers"], "does not name two axes"),
         (["--x", "layers", "--y", "mean_cosine", "--facet", "layers"], "used only once"),
@@ -203,11 +203,11 @@ def test_charts_are_drawn(rankscope, swept, tmp_path) -> None:
         (["--color", "mask"], "--color needs --x or --map"),
         (["--map", "layers,variant_name", "--color", "seed"], "--map does not take --color"),
         (["--x", "layers", "--boundary", "1"], "--boundary needs --map"),
-        (["--output", "x.pdf"], "ends in none of .html, .svg, .png, .parquet, .csv"),
+        (["--output", "x.pdf"], "expected the suffix .html, .svg, .png, .parquet, .csv"),
         (["--output", "x.png"], "give its axes with --x or --map"),
         (["--x", "width", "--y", "mean_cosine"], "no column 'width'"),
-        (["--x", "layers", "--y", "cosine"], "no cosine; it has relative_residual, mean_cosine."),
-        (["--y", "cosine"], "no cosine; it has relative_residual, mean_cosine."),
+        (["--x", "layers", "--y", "cosine"], "no metric cosine; available: relative_residual"),
+        (["--y", "cosine"], "no metric cosine; available: relative_residual"),
     ],
 )
 def test_what_cannot_be_drawn_is_refused(refuses, swept, arguments, words) -> None:
@@ -219,7 +219,7 @@ def test_runs_that_no_chart_shows_are_told(rankscope, tmp_path) -> None:
     (tmp_path / "grid.toml").write_text("layers = 1\nheads = 1\nwidth = 8\nlength = 4\n" + metrics)
     rankscope("sweep", "grid.toml", "--engine", "inline", "--output", "out")
     got = rankscope("sweep", "table", "out", "--x", "name", "--y", "mean_cosine")
-    assert "1 of 2 runs have no mean_cosine and are left out." in got.stderr
+    assert "1 of 2 runs have no mean_cosine and are excluded." in got.stderr
     assert "left out" not in rankscope("sweep", "table", "out").stderr
 
 
@@ -280,7 +280,7 @@ def test_an_interruption_keeps_what_is_done_and_says_so(tmp_path) -> None:
     assert process.returncode == 130
     kept = count()
     assert kept >= 3
-    told = int(said.partition(" of 1,000 runs are done and kept")[0].rpartition(" ")[2])
+    told = int(said.partition(" of 1,000 runs are saved")[0].rpartition(" ")[2])
     assert kept - 1 <= told <= kept  # one may have been written, and not yet counted
     assert "run the same command again to resume" in said
     assert "Traceback" not in said

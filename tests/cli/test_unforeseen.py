@@ -56,7 +56,7 @@ def test_what_the_system_refuses_is_said_whoever_raises_it(
     monkeypatch.setattr("rankscope.cli.inputs.question", fail)
     got = rankscope(*SMALL)
     assert got.returncode == 2
-    assert got.stderr.startswith(f"rankscope: the system refused this: {full}")
+    assert got.stderr.startswith(f"rankscope: operating system error: {full}")
     assert got.stderr.count("\n") == 1
 
 

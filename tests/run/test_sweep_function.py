@@ -90,7 +90,7 @@ def test_engines_are_made_by_name_and_refuse_what_they_have_no_use_for(tmp_path)
     assert (ray.address, ray.cpus, ray.gpus, ray.memory) == ("host:1", 2, 0.5, 2**30)
     with pytest.raises(InputError, match="inline has no option workers; it has no options"):
         make_engine("inline", workers=2)
-    with pytest.raises(InputError, match="ray takes no workers; it takes address, cpus"):
+    with pytest.raises(InputError, match="ray has no option workers; it has address, cpus"):
         rankscope.sweep(GRID, tmp_path, engine="ray", workers=2)
     with pytest.raises(RankscopeError, match="engine"):
         rankscope.sweep(GRID, tmp_path, engine="threads")

@@ -75,9 +75,7 @@ def test_a_doubt_in_any_batch_is_told() -> None:
     assert found.sentences[0].startswith(
         f"After {plural(first - 1, 'layer')} the relative residual is {power_of_ten(sure)} (median"
     )
-    assert found.sentences[0].endswith(
-        f", up to layer {first - 1}; later values are not reliable."
-    )
+    assert found.sentences[0].endswith(f", up to layer {first - 1}; later values are not reliable.")
     doubted = found.table.filter("doubt")
     assert set(doubted["variant"]) == {"scaled"}
     assert set(doubted["sample"]) == {1}

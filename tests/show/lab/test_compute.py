@@ -115,7 +115,7 @@ def test_the_answer_has_its_numbers(case):
     scaled = curves_of(found["residual"])["scaled"]
     end = found["headline"]
     if state is SKIPLESS:
-        assert f"10^−{-scaled[-1]:.1f} of it" in end
+        assert f"10^−{-scaled[-1]:.1f} after" in end
     else:
         assert end.endswith(f"to {10 ** scaled[-1]:.2g} over 3 layers.")
 
