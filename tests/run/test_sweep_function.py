@@ -97,5 +97,5 @@ def test_engines_are_made_by_name_and_refuse_what_they_have_no_use_for(tmp_path)
     with pytest.raises(RankscopeError, match=r"workers='two' is a str"):
         rankscope.sweep(GRID, tmp_path, workers="two")
     assert all(make_engine(name) for name in ENGINES)
-    with pytest.raises(InputError, match="workers is for an engine named"):
+    with pytest.raises(InputError, match="got the options workers and an engine"):
         rankscope.sweep(GRID, tmp_path, engine=Inline(), workers=2)
