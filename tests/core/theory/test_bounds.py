@@ -135,7 +135,7 @@ def test_chains_pay_for_centers_that_are_not_the_best(lively, tokens, monkeypatc
         ({"skip": True}, "skip"),
         ({"skip": 0.1}, "skip"),
         ({"norm": "layer"}, "norm"),
-        ({"parallel": True}, "beside the attention"),
+        ({"parallel": True}, "parallel MLP"),
         ({"mask": "causal"}, "mask causal"),
         ({"layer_masks": ["full", Window(before=1, after=1)]}, "window"),
     ],
@@ -344,7 +344,7 @@ def test_a_repr_says_briefly_why_nothing_applies(lively, tokens):
 def test_a_table_for_notebooks(lively, tokens):
     (one,) = bounds(lively(Spec(1, 1, 4, mlp_ratio=0.0, **PURE)), 0.01 * tokens(2, 5, 4)).layers
     html = Bounds(tuple(replace(one, layer=layer) for layer in range(1, 41)))._repr_html_()
-    assert "<b>Residual and its bounds (largest of 2 samples" in html
+    assert "<b>Residual and its bounds (maximum over 2 samples" in html
     assert "Dong et al. 2021, all layers" in html
     assert html.count("<tr>") == html.count("</tr>") == 1 + 12 + 1
     assert ">40</td>" in html
