@@ -12,7 +12,7 @@ import torch
 from rankscope import results, tables, trace
 from rankscope.core.network import Network, Spec
 from rankscope.errors import InputError
-from rankscope.process import whole_folder
+from rankscope.process import atomic_folder
 from rankscope.show import figures, report
 
 TRACE = trace(Network.random(Spec(2, 2, 8), seed=0), torch.randn(2, 5, 8))
@@ -87,7 +87,7 @@ def test_a_checkpoint_is_whole_or_not_there(tmp_path):
     path, weights = tmp_path / "fixed", {"weight": torch.ones(1000)}
 
     def write():
-        with whole_folder(path) as unfinished:
+        with atomic_folder(path) as unfinished:
             (unfinished / "config.json").write_text("{}")
             safetensors.torch.save_file(weights, unfinished / "model.safetensors")
 

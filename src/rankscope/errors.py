@@ -1,22 +1,22 @@
-"""Every error rankscope raises on purpose, as one tree.
+"""The exception hierarchy of rankscope.
 
-RankscopeError                 anything the caller can mend
-├── InputError (ValueError)    a value that cannot be measured: NaN, no token left, unknown name
-│   ├── ShapeError             axes missing or in disagreement
-│   └── SpecError              a network description that contradicts itself
-├── KindError (TypeError)      the wrong kind of thing: integers where reals are needed
-└── ModelError (ValueError)    a model rankscope cannot work with
-    ├── BlocksNotFoundError    no stack of blocks was found in it, or not the one that was named
-    ├── UnsupportedModelError  no family converts it
-    ├── SourceError            it could not be loaded
-    └── VerificationError      our network does not compute what the original does
+RankscopeError                 base class of all errors raised by rankscope
+├── InputError (ValueError)    an invalid value: NaN, no token left, unknown name
+│   ├── ShapeError             missing or inconsistent axes
+│   └── SpecError              an inconsistent network description
+├── KindError (TypeError)      the wrong type: integers where floats are needed
+└── ModelError (ValueError)    a model that rankscope does not support
+    ├── BlocksNotFoundError    no stack of blocks, or no module of the given name
+    ├── UnsupportedModelError  no family for its architecture
+    ├── SourceError            it cannot be loaded
+    └── VerificationError      our network and the original give different outputs
 """
 
-_LONGEST = 2000  # characters of a message; what was got may be a book
+_LONGEST = 2000  # characters of a message, which may quote a long input
 
 
 class RankscopeError(Exception):
-    """Base of all errors the caller can mend; the command line shows it as one sentence."""
+    """Base class of all errors raised by rankscope; the command line prints one sentence."""
 
     exit_code = 2
 
@@ -25,7 +25,7 @@ class RankscopeError(Exception):
 
 
 def printable(message: str) -> str:
-    """A message of bounded length that can be encoded: its beginning, and its end, which advises.
+    """Shorten a message, keeping its beginning and end, and escape what cannot be encoded.
 
     >>> len(printable("x" * 300_000))
     2000
@@ -36,36 +36,36 @@ def printable(message: str) -> str:
 
 
 class InputError(RankscopeError, ValueError):
-    """A value that cannot be measured."""
+    """An invalid value."""
 
 
 class ShapeError(InputError):
-    """Axes that are missing or that disagree."""
+    """Missing or inconsistent axes."""
 
 
 class SpecError(InputError):
-    """A network description that contradicts itself."""
+    """An inconsistent network description."""
 
 
 class KindError(RankscopeError, TypeError):
-    """The wrong kind of thing: integers where reals are needed."""
+    """The wrong type: integers where floats are needed."""
 
 
 class ModelError(RankscopeError, ValueError):
-    """A model rankscope cannot work with."""
+    """A model that rankscope does not support."""
 
 
 class BlocksNotFoundError(ModelError):
-    """No stack of blocks was found in a model, or not the one that was named."""
+    """The model has no stack of blocks, or no module of the given name."""
 
 
 class UnsupportedModelError(ModelError):
-    """No family converts this model; ``trace`` still works on it."""
+    """No family for the architecture of a model; ``trace`` still works."""
 
 
 class SourceError(ModelError):
-    """A model could not be loaded from where it was said to be."""
+    """A model cannot be loaded from its source."""
 
 
 class VerificationError(ModelError):
-    """Our network does not compute what the original does."""
+    """Our network and the original give different outputs."""

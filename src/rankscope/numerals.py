@@ -1,9 +1,9 @@
 """Numbers formatted for sentences and tables, and short texts about them.
 
-One convention everywhere: a true minus (−), commas between thousands, and exponents without a plus
-sign or leading zeros. A number given by its base-10 logarithm is written as a power of ten,
-``10^−47,003``; a plain one that is very large or small in scientific notation, ``2.1e−7``. Pages
-raise their exponents: ``10<sup>−47,003</sup>``, ``2.13·10<sup>−7</sup>``.
+Conventions: a true minus sign (−), commas between thousands, and exponents without a plus sign or
+leading zeros. A number given by its base-10 logarithm is written as a power of ten,
+``10^−47,003``, or ``10^(−3.3·10³⁰)``; a very large or small number in scientific notation,
+``2.1e−7``. Pages raise exponents: ``10<sup>−47,003</sup>``, ``2.13·10<sup>−7</sup>``.
 """
 
 import math
@@ -13,6 +13,7 @@ from typing import Final
 MINUS: Final = "−"
 _PLAIN: Final = (-3, 6)  # powers of ten between which a number is written out
 _NEAR: Final = 100.0  # smaller exponents get one more digit after the point
+_RAISED: Final = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 _LONG: Final = 1e7  # exponents from here on are themselves in scientific notation
 
 MOST_ROWS: Final = 25
@@ -45,7 +46,7 @@ def short(value: float, *, digits: int = 3) -> str:
     >>> short(0.91234), short(12345.6), short(2.1345e-7), short(109482240)
     ('0.912', '1.23e4', '2.13e−7', '109,482,240')
 
-    A whole number keeps all its digits.
+    An integer keeps all of its digits.
     """
     special = _special(value)
     if special is not None:
@@ -136,11 +137,11 @@ def exponent_text(exponent: float, *, decimals: int = 0) -> str:
     """An exponent of ten.
 
     >>> exponent_text(-47003.12, decimals=1), exponent_text(-2.5e300)
-    ('−47,003.1', '−2.5e300')
+    ('−47,003.1', '−2.5·10³⁰⁰')
     """
     if abs(exponent) >= _LONG:
         mantissa, power = _split(exponent, 3)
-        text = f"{_trim(mantissa)}e{power}"
+        text = f"{_trim(mantissa)}·10{str(power).translate(_RAISED)}"
     else:
         text = f"{exponent:,.{decimals}f}"
     return "0" if text.strip("-0.") == "" else text.replace("-", MINUS)
@@ -212,7 +213,8 @@ def _power(log10: float | None, digits: int, written: str) -> str:
     if low <= log10 < high:
         return _plain(10**log10, digits)
     decimals = max(0, digits - 1 if abs(log10) < _NEAR else digits - 2)
-    return written.format(exponent_text(log10, decimals=decimals))
+    exponent = exponent_text(log10, decimals=decimals)
+    return written.format(f"({exponent})" if "·" in exponent and "^" in written else exponent)
 
 
 def _special(value: float) -> str | None:

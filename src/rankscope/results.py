@@ -1,6 +1,6 @@
-"""The one value everything measured ends in; what shows it knows this value and nothing else.
+"""``Result``: the outcome of every experiment, and the only type that reports depend on.
 
-Torch-free, as are the rooms that draw, write and print it.
+Does not import torch, nor do the modules that draw, write and print results.
 """
 
 import json
@@ -24,19 +24,18 @@ from rankscope.numerals import cut
 from rankscope.process import stem
 
 Fate = Literal["collapse", "slow", "noted", "absent", "unknown"]
-"""Of something that was looked for: found; under way; found, but no loss; not found; or it could
-not be told."""
+"""Of a finding: present; partial; present but harmless; absent; undetermined."""
 Tone = Literal["collapse", "slow", "holds", "neutral"]
-"""Of what is said: bad news, half of it, good news, neither."""
+"""Of a headline: bad, partly bad, good, neutral."""
 _SHOWN_BY: Final = "rankscope.show.report"
-"""By name: what shows results knows them, and is only needed where one is shown."""
+"""Imported by name when a result is shown, because it imports this module."""
 Role = Literal["measured", "bound", "floor"]
-"""What a curve is: something measured, a bound on it, or where a number format ends."""
+"""What a curve shows: a measurement, a bound, or the limit of a number format."""
 
 
 @checked
 def literal(text: str) -> str:
-    """A text in which nothing is a mark, for sentences and listings: code, set as it is.
+    """Escape the markup of a text by setting it as code, for sentences and listings.
 
     >>> literal("**x**")
     '`**x**`'
@@ -47,29 +46,28 @@ def literal(text: str) -> str:
 @checked
 @dataclass(frozen=True)
 class Drawing:
-    """One chart of a result: a figure by its name in ``figures.FIGURES``, and what it draws."""
+    """One chart of a result: the name of a figure in ``figures.FIGURES``, and its options."""
 
     figure: str
     caption: str = ""
     metric: str = ""
     options: Mapping[str, Any] = field(default_factory=dict)
     only: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    """Rows to draw: for a column, the labels kept; all of them unless given."""
+    """Filter: for a column, the labels to draw; by default all."""
     roles: Mapping[str, Role] = field(default_factory=dict)
-    """By the name of a curve; one that is not named is measured."""
-    title: str = ""  # what it is headed; unless given, its metric and what that is drawn against
+    """By the name of a curve; the default is measured."""
+    title: str = ""  # by default made from the metric and the x-axis
 
 
 @checked
 @dataclass(frozen=True)
 class Finding:
-    """Whether one of the things that were looked for was found, by which rule, and where.
+    """Whether one kind of collapse is present, by which rule, and where.
 
-    ``rule`` says with its thresholds when it counts as found. ``figure`` is the number the rule was
-    asked about, ``layer`` where it was found or came closest, and ``part`` what is to blame. Of
-    ``samples`` it was found in ``found_in``. ``module`` is the weight to blame, by its path in
-    the original model; ``cause`` says what about it or about the design makes it so, ``remedy``
-    what was tried against it and what that gave.
+    ``rule`` states the criterion with its thresholds. ``figure`` is the number it is applied to,
+    ``layer`` where the criterion is met or closest, and ``part`` the component that causes it. It
+    is met in ``found_in`` of ``samples``. ``module`` is the path of the responsible weight in the
+    original model; ``cause`` explains why, ``remedy`` says what was tried and its effect.
     """
 
     kind: str
@@ -89,7 +87,7 @@ class Finding:
 @checked
 @dataclass(frozen=True)
 class Headline:
-    """The answer in a few words, and what it means for whoever asked."""
+    """The answer in a few words, and whether it is good or bad."""
 
     text: str
     tone: Tone = "neutral"
@@ -101,9 +99,9 @@ Entry = str | int | float | None
 @checked
 @dataclass(frozen=True)
 class Listing:
-    """A table of words and numbers, for what would otherwise be many sentences of one shape.
+    """A table of text and numbers, instead of many similar sentences.
 
-    ``title`` is its caption; ``note`` says below it how to read it. In words, marks are as in
+    ``title`` is its caption; ``note``, below the table, explains it. Text may have the markup of
     sentences (see ``report``).
     """
 
@@ -114,18 +112,18 @@ class Listing:
 
     def __post_init__(self) -> None:
         if not self.columns:
-            raise InputError(f"{self.title}: a listing has at least one column.")
+            raise InputError(f"{self.title}: got no columns, expected at least one.")
         for row in self.rows:
             if len(row) != len(self.columns):
                 raise InputError(
-                    f"{self.title}: a row has {len(row)} entries for {len(self.columns)} columns."
+                    f"{self.title}: got a row of {len(row)} entries, expected {len(self.columns)}."
                 )
 
 
 @checked
 @dataclass(frozen=True)
 class Part:
-    """What stands under a heading of a long result: sentences, tables, drawings, in this order."""
+    """A section of a long result: sentences, tables and drawings, in this order."""
 
     title: str
     sentences: tuple[str, ...] = ()
@@ -136,19 +134,19 @@ class Part:
 @checked
 @dataclass(frozen=True, repr=False)
 class Result:
-    """A question, what was measured, and what it comes to in words.
+    """A question, the measurements, and the answer in words.
 
     >>> table = tables.frame({"layer": [0, 1], "metric": ["rank"] * 2, "value": [4.0, 2.0]})
     >>> Result("ranks", "Ranks", "Does the rank fall?", ("It falls from 4 to 2.",), table, {})
     Result('ranks', 2 rows: It falls from 4 to 2.)
 
-    ``sentences`` are computed from the table, the most important first. ``judgement`` is for
-    claims, on the domain they were stated for; what lies ``beyond`` it is judged separately.
-    ``headline`` is the answer in a few words, ``warnings`` are what a reader must know before
-    believing it, ``findings`` what was looked for one by one, and ``key_figures`` are the few
-    numbers a reader would quote. Figures of one shape stand in ``listings`` instead of sentences,
-    and a long result has ``parts``. ``provenance`` says what would give the same numbers again;
-    where it holds the ``digest`` of a configuration, that digest names the files.
+    ``sentences`` are computed from the table, the most important first. ``judgement`` is the
+    verdict on a claim, on the domain it was stated for; ``beyond`` is that on other domains.
+    ``headline`` is the answer in a few words, ``warnings`` are caveats that come before it,
+    ``findings`` has one entry per kind of collapse, and ``key_figures`` are the numbers to quote.
+    Similar figures are in ``listings`` instead of sentences, and a long result has ``parts``.
+    ``provenance`` records how to reproduce the numbers; if it has the ``digest`` of a
+    configuration, files are named by that digest.
     """
 
     id: str
@@ -164,31 +162,31 @@ class Result:
     key_figures: Mapping[str, Exact] = field(default_factory=dict)
     drawings: tuple[Drawing, ...] = ()
     shown: tuple[str, ...] = ()
-    """Metrics that are told in figures; unless given all of them, or none of a result in parts."""
+    """Metrics to show in tables; by default all, or none if the result has parts."""
     headline: Headline | None = None
     warnings: tuple[str, ...] = ()
     listings: tuple[Listing, ...] = ()
     parts: tuple[Part, ...] = ()
     labels: tuple[str, ...] = ()
-    """What each of the sentences answers, such as "where" and "why"; none unless given. Those of an
-    empty label are for readers who want all of it."""
+    """The question that each sentence answers, such as "where" and "why". Sentences with an empty
+    label are details."""
     metrics: tuple[Metric, ...] = ()
-    """What this experiment alone measures, in words; the others are in ``metric_catalogue``."""
+    """Metrics of this experiment that are not in ``metric_catalogue``."""
 
     @property
     def all_drawings(self) -> tuple[Drawing, ...]:
-        """Its own, then those of its parts: the order in which they are drawn."""
-        return self.drawings + tuple(one for part in self.parts for one in part.drawings)
+        """The drawings of the result, then those of its parts."""
+        return self.drawings + tuple(drawing for part in self.parts for drawing in part.drawings)
 
     def __post_init__(self) -> None:
         if self.labels and len(self.labels) != len(self.sentences):
             raise InputError(
-                f"{self.id}: {len(self.labels)} labels for {len(self.sentences)} sentences."
+                f"{self.id}: got {len(self.labels)} labels for {len(self.sentences)} sentences."
             )
 
     @property
     def answers(self) -> dict[str, str]:
-        """The sentences under their labels, in the order of the first of each; {} without any."""
+        """The sentences by label, in order of first appearance; empty without labels."""
         answers: dict[str, str] = {}
         for label, sentence in zip(self.labels, self.sentences, strict=False):
             if label:
@@ -197,22 +195,22 @@ class Result:
 
     @cached_property
     def summary(self) -> pl.DataFrame:
-        """The table over its samples; see ``tables.summary``."""
+        """Statistics of the table over samples; see ``tables.summary``."""
         return tables.summary(self.table)
 
     @property
     def verdict(self) -> Verdict | None:
-        """Of a claim, on its own domain."""
+        """The verdict of a claim, on its own domain."""
         return None if self.judgement is None else self.judgement.verdict
 
     @property
     def verdict_in_words(self) -> str:
-        """The whole verdict, such as "holds; beyond: depends on the weights' scale"."""
+        """The full verdict, such as "holds; beyond: depends on the weights' scale"."""
         return in_words(self.judgement, self.beyond)
 
     @property
     def stem(self) -> str:
-        """What its files are called, up to the ending."""
+        """The name of its files, without suffix."""
         return stem(self.id, str(self.provenance.get("digest") or ""))
 
     def __repr__(self) -> str:
@@ -221,7 +219,7 @@ class Result:
         return f"Result({self.id!r}{verdict}, {self.table.height:,} rows: {first})"
 
     def _repr_html_(self) -> str:
-        """For notebooks: the answer, what was looked for, the first chart."""
+        """For notebooks: the answer, the findings and the first chart."""
         return str(import_module(_SHOWN_BY).notebook(self))
 
 
@@ -232,7 +230,7 @@ _KEY: Final = "rankscope.result"
 
 @checked
 def write(result: Result, path: str | Path) -> Path:
-    """Write a whole result; equal results make equal files."""
+    """Write a result; equal results have equal files."""
     names = [field.name for field in fields(result) if field.name not in ("table", "provenance")]
     written = json.dumps({name: getattr(result, name) for name in names}, default=_plain)
     return tables.write(result.table, path, result.provenance, {_KEY: written})
@@ -240,13 +238,13 @@ def write(result: Result, path: str | Path) -> Path:
 
 @checked
 def read(path: str | Path) -> Result:
-    """A result as written by ``write``."""
+    """Read a result written by ``write``."""
     table, written = tables.from_parquet(path)
     try:
         kept, provenance = (json.loads(written[key]) for key in (_KEY, tables.PROVENANCE))
         return Result(table=table, provenance=provenance, **_typed(kept))
     except (LookupError, TypeError, ValueError, AttributeError, RecursionError) as error:
-        raise InputError(f"{path} holds a table, but no result that can be read.") from error
+        raise InputError(f"{path} contains a table, but not a valid result.") from error
 
 
 def _plain(value: Any) -> Any:
@@ -263,11 +261,11 @@ _RECORDS: Final = {
     "drawings": Drawing,
     "listings": Listing,
 }
-"""Fields of a result, and of its parts, that hold a record or some records of one kind."""
+"""Fields of a result and its parts that hold one dataclass or a tuple of them."""
 
 
 def _typed(kept: dict[str, Any]) -> dict[str, Any]:
-    """Fields of a record from what JSON has; options of a drawing stay as they are."""
+    """Fields of a dataclass from JSON values; options of a drawing are not converted."""
     typed = {}
     for name, value in kept.items():
         record = _RECORDS.get(name)

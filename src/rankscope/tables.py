@@ -1,7 +1,7 @@
-"""The one long table everything measured ends in: its columns, and reading and writing it.
+"""The long table of all measurements: its columns, reading and writing.
 
-A row is one number. ``metric`` and ``value`` are always there; the other columns as far as each
-applies, always in the order of ``COLUMNS``.
+Each row is one number. ``metric`` and ``value`` are always present, the other columns as needed, in
+the order of ``COLUMNS``.
 """
 
 import hashlib
@@ -37,16 +37,16 @@ COLUMNS: dict[str, type[pl.DataType]] = {
     "error": pl.Float64,
     "doubt": pl.Boolean,
 }
-"""What each column holds, in this order.
+"""The columns and their types, in order.
 
 ``part`` is the part of a long result that a row belongs to, ``run`` the run of a sweep or of a
 training. ``length`` is the length of a path, ``index`` the number of a singular value from 1 on,
-``token`` a position, and ``other_token`` the one it is compared with. ``parameter`` names what was
-varied and ``setting`` is its value. ``error`` is there if any number is an estimate, and says how
-far off it may be; ``doubt`` if any is in doubt: scaled arithmetic has lost its digits.
+``token`` a position, and ``other_token`` the one it is compared with. ``parameter`` is the name of
+a varied parameter and ``setting`` its value. ``error`` is the error bound of an estimate; ``doubt``
+marks numbers whose digits may be lost to rounding.
 """
 IN_RUN = "_in_run"
-"""What a sweep adds to the name of a column of its runs' tables where it has one of that name."""
+"""Suffix of a column of the runs' tables whose name is also that of an axis of the sweep."""
 COLLAPSE_LAYER: Final = "collapse_layer"
 """The metric of ``pooled`` with ``below``."""
 POOLED: Final = ("seed",)
@@ -57,13 +57,13 @@ _NEVER_APART: Final = (_LAYER, "run", "sample", "head", "metric", "value", "erro
 PROVENANCE: Final = "rankscope"
 """The key of the provenance in a file's metadata."""
 _DIGEST_BYTES: Final = 32
-# A panic of polars, which some damaged files cause, is no Exception.
+# A panic of polars, which some damaged files cause, is not an Exception.
 _UNREADABLE = (pl.exceptions.PolarsError, pl.exceptions.PanicException, OSError)
 
 
 @checked
 def frame(columns: Mapping[str, Sequence[Any]]) -> pl.DataFrame:
-    """A table from its columns, typed and in order.
+    """Make a table from columns, with their types and order.
 
     >>> frame({"value": [2, 4], "metric": ["rank", "rank"], "layer": [0, 1]}).columns
     ['layer', 'metric', 'value']
@@ -71,19 +71,19 @@ def frame(columns: Mapping[str, Sequence[Any]]) -> pl.DataFrame:
     unknown = set(columns) - set(COLUMNS)
     if unknown or not {"metric", "value"} <= set(columns):
         raise InputError(
-            f"a table has the columns metric, value and any of {', '.join(COLUMNS)}; "
-            f"got {', '.join(columns)}."
+            f"got the columns {', '.join(columns)}; expected metric, value and any of "
+            f"{', '.join(COLUMNS)}."
         )
     schema = {name: kind for name, kind in COLUMNS.items() if name in columns}
     try:
         return pl.DataFrame({name: pl.Series(columns[name], dtype=schema[name]) for name in schema})
     except (*_UNREADABLE, TypeError, ValueError, OverflowError) as error:
-        raise InputError(f"these are no columns of a table: {error}") from None
+        raise InputError(f"invalid columns of a table: {error}") from None
 
 
 @checked
 def from_rows(names: Sequence[str], rows: Iterable[Sequence[Any]]) -> pl.DataFrame:
-    """A table from its rows, each with a value, or None, for every one of ``names``.
+    """Make a table from rows, each with a value or None for each of ``names``.
 
     >>> from_rows(("layer", "metric", "value"), [(0, "rank", 4), (1, "rank", 2)])["value"].to_list()
     [4.0, 2.0]
@@ -91,7 +91,7 @@ def from_rows(names: Sequence[str], rows: Iterable[Sequence[Any]]) -> pl.DataFra
     columns: dict[str, list[Any]] = {name: [] for name in names}
     for index, row in enumerate(rows):
         if len(row) != len(names):
-            raise InputError(f"row {index} has {len(row)} values for {len(names)} names.")
+            raise InputError(f"row {index}: got {len(row)} values, expected {len(names)}.")
         for name, value in zip(names, row, strict=True):
             columns[name].append(value)
     return frame(columns)
@@ -99,7 +99,7 @@ def from_rows(names: Sequence[str], rows: Iterable[Sequence[Any]]) -> pl.DataFra
 
 @checked
 def stack(tables: Iterable[pl.DataFrame]) -> pl.DataFrame:
-    """Tables one below the other, their columns in order; null where one lacks a column."""
+    """Concatenate tables; columns that a table lacks are null."""
     given = list(tables)
     if not given:
         raise InputError("there is no table to stack; give at least one.")
@@ -116,17 +116,19 @@ def stack(tables: Iterable[pl.DataFrame]) -> pl.DataFrame:
 
 @checked
 def joined(tables: Mapping[str, pl.DataFrame], *, column: str = "variant") -> pl.DataFrame:
-    """Several tables as one, with a new column that says which each row comes from.
+    """Concatenate tables, with a new column that labels each one.
 
-    >>> one = frame({"metric": ["rank"], "value": [2.0]})
-    >>> joined({"SAN": one, "transformer": one})["variant"].to_list()
+    >>> ranks = frame({"metric": ["rank"], "value": [2.0]})
+    >>> joined({"SAN": ranks, "transformer": ranks})["variant"].to_list()
     ['SAN', 'transformer']
     """
     if COLUMNS.get(column) is not pl.String or column == "metric":
         names = [name for name, kind in COLUMNS.items() if kind is pl.String and name != "metric"]
-        raise InputError(f"column={column!r} cannot hold labels; choose {', '.join(names)}.")
+        raise InputError(
+            f"column={column!r} is not a column for labels; choose {', '.join(names)}."
+        )
     if not tables:
-        raise InputError("there is no table to join; give at least one.")
+        raise InputError("got no tables, expected at least one.")
     return stack(table.with_columns(pl.lit(label).alias(column)) for label, table in tables.items())
 
 
@@ -155,20 +157,20 @@ def check_kinds(table: pl.DataFrame | pl.LazyFrame, numbers: Sequence[str] = ())
 
 @checked
 def summary(table: pl.DataFrame) -> pl.DataFrame:
-    """Over the samples: how many, their mean, their 10th, 50th and 90th percentile.
+    """Statistics over samples: count, mean, and 10th, 50th and 90th percentile.
 
     >>> summary(frame({"layer": [0, 0], "metric": ["rank"] * 2, "value": [2.0, 4.0]})).columns
     ['layer', 'metric', 'count', 'mean', 'low', 'median', 'high']
 
-    Heads are pooled with the samples, but not with rows that have none; ``heads``, if the table has
-    heads at all, says how many went into a row. Order of first appearance is kept, so that variants
-    stay in the order they were run in. A percentile between minus infinity (the logarithm of zero)
-    and a number is minus infinity. NaN among the samples makes all four NaN. A row is in ``doubt``
-    if any number is that went into it, and its ``error`` is the largest of theirs.
+    Heads are pooled with samples; rows with and without a head are separate, and ``heads`` is the
+    number of heads in a row. Rows keep the order of first appearance. A percentile between minus
+    infinity (the logarithm of zero) and a number is minus infinity. If any sample is NaN, all four
+    statistics are. A row is in ``doubt`` if any of its numbers is, and its ``error`` is their
+    maximum.
     """
     if not {"metric", "value"} <= set(table.columns):
         raise InputError(
-            f"a table has the columns metric and value; got {', '.join(table.columns) or 'none'}."
+            f"got the columns {', '.join(table.columns) or 'none'}; expected metric and value."
         )
     check_kinds(table)
     kept = ("sample", "head", "value", "error", "doubt")
@@ -190,7 +192,7 @@ def summary(table: pl.DataFrame) -> pl.DataFrame:
 
 
 def _percentile(part: float) -> pl.Expr:
-    """Interpolated as usual, and where that fails as its limit: polars has NaN above −∞."""
+    """An interpolated percentile; −∞ next to −∞, where interpolation in polars gives NaN."""
     value = pl.col("value")
     below, above = value.quantile(part, "lower"), value.quantile(part, "higher")
     return (
@@ -212,18 +214,18 @@ def pooled(
     below: Finite | None = None,
     pool: Sequence[str] = POOLED,
 ) -> pl.DataFrame:
-    """A metric of a sweep along some axes: medians and percentiles over seeds and samples.
+    """Medians and percentiles of a metric over seeds and samples, along axes of a sweep.
 
     >>> swept = pl.DataFrame({"run": ["a", "a", "b"], "heads": [1, 1, 2], "layer": [0, 1, 1]})
     >>> swept = swept.with_columns(metric=pl.lit("rank"), value=pl.Series([4.0, 2.0, 3.0]))
     >>> pooled(swept, metric="rank", by=["heads"])["median"].to_list()
     [2.0, 3.0]
 
-    ``table`` has a column for each axis, as a sweep's has. Each run counts with its last layer, or
-    with the ``layer`` given; with ``"layer"`` among ``by``, with all of them. With ``below``, the
-    figure is the first layer at which the median is below that, NaN if none is (likewise of the
-    percentiles). ``depth`` is another word for the axis ``layers``. Another axis that varies beside
-    those in ``by`` and ``pool`` is refused, since a median over it would mix designs.
+    ``table`` is the table of a sweep, with a column per axis. Each run is taken at its last layer,
+    or at ``layer``; with ``"layer"`` in ``by``, at all layers. With ``below``, the value is the
+    first layer at which the median is below that, NaN if there is none (likewise for percentiles).
+    ``depth`` is an alias of the axis ``layers``. It is an error if an axis varies that is neither
+    in ``by`` nor in ``pool``, because the median would mix different designs.
     """
     lazy = table.lazy()
     columns = lazy.collect_schema().names()
@@ -274,47 +276,47 @@ def pooled(
 
 @checked
 def axis_name(name: str, columns: Sequence[str]) -> str:
-    """An axis as its column is called: ``depth`` is another word for ``layers``."""
+    """The column of an axis: ``depth`` is an alias of ``layers``."""
     return "layers" if name == "depth" and name not in columns and "layers" in columns else name
 
 
 def _at_layer(
     rows: pl.DataFrame, along: Sequence[str], layer: int | None, *, every: bool
 ) -> pl.DataFrame:
-    """Each run at its own last layer, at one, or at ``every``; what has no layers is kept."""
+    """Each run at its last layer, at ``layer``, or at ``every`` layer; without layers, all rows."""
     if every and layer is not None:
-        raise InputError(f"layer={layer} is one layer, and here every layer is looked at.")
-    place = pl.col(_LAYER)
+        raise InputError(f"layer={layer} cannot be combined with an axis 'layer' or with below.")
+    depth = pl.col(_LAYER)
     if every and _LAYER not in rows.columns:
         listed = ", ".join(rows.columns)
         raise InputError(f"the sweep has no column {_LAYER!r}; it has {listed}.")
     if every:
-        return rows.filter(place.is_not_null())
+        return rows.filter(depth.is_not_null())
     if _LAYER not in rows.columns or rows[_LAYER].null_count() == rows.height:
         return rows
     if layer is None:
-        return rows.filter(place == place.max().over(["run", *along]))
-    kept = rows.filter(place == layer)
+        return rows.filter(depth == depth.max().over(["run", *along]))
+    kept = rows.filter(depth == layer)
     if not kept.height:
-        first, last = rows.select(place.min(), place.max().alias("last")).row(0)
-        raise InputError(f"no run has a layer {layer}; layers go from {first} to {last}.")
+        first, last = rows.select(depth.min(), depth.max().alias("last")).row(0)
+        raise InputError(f"no run has layer {layer}; layers range from {first} to {last}.")
     return kept
 
 
 def _each_run_once(rows: pl.DataFrame, by: Sequence[str]) -> pl.DataFrame:
-    """A run that stands at several points of the grid counts once where they are drawn as one."""
-    place = list(dict.fromkeys(["run", *by]))
-    axes = [name for name in rows.columns if name not in {*place, *COLUMNS}]
+    """Count a run once if several points of the grid share it and are pooled."""
+    keys = list(dict.fromkeys(["run", *by]))
+    axes = [name for name in rows.columns if name not in {*keys, *COLUMNS}]
     axes = [name for name in axes if not name.endswith(IN_RUN)]
-    points = rows.select(*place, *axes).unique(maintain_order=True)
-    first = points.unique(place, keep="first", maintain_order=True)
+    points = rows.select(*keys, *axes).unique(maintain_order=True)
+    first = points.unique(keys, keep="first", maintain_order=True)
     if first.height == points.height:
         return rows
-    return rows.join(first, on=[*place, *axes], how="semi", nulls_equal=True)
+    return rows.join(first, on=[*keys, *axes], how="semi", nulls_equal=True)
 
 
 def _refuse_mixed(rows: pl.DataFrame, by: Sequence[str], pool: Sequence[str]) -> None:
-    """Raise if something else varies, which a median would mix."""
+    """Raise if another axis varies, over which a median would mix designs."""
     others = [name for name in rows.columns if name not in {*by, *pool, *_NEVER_APART}]
     counts = [pl.col(name).n_unique().alias(name) for name in others]
     varied = rows.group_by(by).agg(counts) if by else rows.select(counts)
@@ -323,8 +325,8 @@ def _refuse_mixed(rows: pl.DataFrame, by: Sequence[str], pool: Sequence[str]) ->
             values = [*map(str, rows[name].unique(maintain_order=True))]
             listed = ", ".join(values[:6] + ["…"] * (len(values) > 6))
             raise InputError(
-                f"{name} varies, too ({listed}), and a median over it would mix different runs; "
-                f"draw it along an axis (x, color, facet), keep one value, or put it in pool."
+                f"{name} also varies ({listed}), and a median over it would mix different designs; "
+                f"use it as x, color or facet, select one value, or add it to pool."
             )
 
 
@@ -335,7 +337,7 @@ def write(
     provenance: Mapping[str, Any],
     more: Mapping[str, str] | None = None,
 ) -> Path:
-    """Write a table as Parquet, with where it came from (and ``more``) in the file's metadata."""
+    """Write a table as Parquet, with its provenance and ``more`` in the file's metadata."""
     try:
         noted = {PROVENANCE: json.dumps(dict(provenance)), **(more or {})}
     except (TypeError, ValueError, RecursionError) as error:
@@ -345,10 +347,10 @@ def write(
 
 @checked
 def to_parquet(table: pl.DataFrame, metadata: Mapping[str, str]) -> bytes:
-    """A Parquet file that carries a digest of all its other bytes, which ``from_parquet`` checks.
+    """The bytes of a Parquet file with a digest of its content, which ``from_parquet`` checks.
 
-    Every program reads it: the digest stands between the last column and the footer, and readers
-    find the columns by their places, which the footer holds.
+    Any Parquet reader can read it: the digest is between the last column and the footer, and
+    readers locate columns by the offsets in the footer.
     """
     buffer = io.BytesIO()
     try:
@@ -362,10 +364,10 @@ def to_parquet(table: pl.DataFrame, metadata: Mapping[str, str]) -> bytes:
 
 @checked
 def from_parquet(path: str | Path) -> tuple[pl.DataFrame, dict[str, str]]:
-    """A table and its metadata, as written by ``to_parquet``; an error if any byte is another."""
+    """Read a table written by ``to_parquet``, and its metadata; raises if any byte has changed."""
     path = Path(path)
     if not path.is_file():
-        raise InputError(f"there is no table at {path}.")
+        raise InputError(f"{path} does not exist.")
     try:
         content = path.read_bytes()
         footer = _footer(content)
@@ -374,7 +376,7 @@ def from_parquet(path: str | Path) -> tuple[pl.DataFrame, dict[str, str]]:
         if start < 0 or content[start:footer] != expected:
             raise InputError(
                 f"{path} is damaged, or was not written by rankscope: its digest is missing or "
-                "wrong; take another copy of it, or write it again."
+                "wrong; use another copy, or write it again."
             )
         return pl.read_parquet(io.BytesIO(content)), pl.read_parquet_metadata(io.BytesIO(content))
     except _UNREADABLE as error:
@@ -382,15 +384,15 @@ def from_parquet(path: str | Path) -> tuple[pl.DataFrame, dict[str, str]]:
 
 
 def _footer(content: bytes) -> int:
-    """Where the footer of a Parquet file begins: its length and a mark end the file."""
+    """The offset of the footer of a Parquet file: its length and a magic number end the file."""
     return len(content) - 8 - int.from_bytes(content[-8:-4], "little")
 
 
 @checked
 def write_csv(table: pl.DataFrame, path: str | Path) -> Path:
-    """Write a table as CSV, which every program reads; where it came from is not in it.
+    """Write a table as CSV, without provenance.
 
-    Numbers are written so that reading them gives the same numbers; what does not apply is empty.
+    Numbers round-trip exactly; missing values are empty.
     """
     buffer = io.BytesIO()
     try:
@@ -402,12 +404,12 @@ def write_csv(table: pl.DataFrame, path: str | Path) -> Path:
 
 @checked
 def read(path: str | Path) -> tuple[pl.DataFrame, dict[str, Any]]:
-    """A table and its provenance, as written by ``write``."""
+    """Read a table written by ``write``, and its provenance."""
     table, written = from_parquet(path)
     try:
         provenance = json.loads(written.get(PROVENANCE, "null"))
     except (ValueError, RecursionError):
         provenance = None
     if not isinstance(provenance, dict) or not {"metric", "value"} <= set(table.columns):
-        raise InputError(f"{path} holds another kind of table: it lacks our columns or provenance.")
+        raise InputError(f"{path} is another kind of table: it has no metric, value or provenance.")
     return table, provenance

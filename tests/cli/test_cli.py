@@ -366,5 +366,5 @@ def test_no_verdict_is_no_success_for_a_script(monkeypatch) -> None:
 
 
 def test_what_is_about_other_output_is_refused(refuses) -> None:
-    assert "--table is about --json" in refuses("trace", *SMALL, "--table")
-    assert "--charts writes files" in refuses("trace", *SMALL, "--json", "--charts")
+    assert "--table needs --json" in refuses("trace", *SMALL, "--table")
+    assert "--charts writes a file" in refuses("trace", *SMALL, "--json", "--charts")

@@ -87,8 +87,8 @@ def test_the_table_as_csv(rankscope, wordy: str, tmp_path: Path) -> None:
     ("arguments", "words"),
     [
         (["wordy"], "alone cannot be compared"),
-        (["wordy", "wordy", "--seed=3"], "no model has @init"),
-        (["wordy@init", "wordy@init", "--pickled"], "@init draws new ones"),
+        (["wordy", "wordy", "--seed=3"], "no model is followed by @init"),
+        (["wordy@init", "wordy@init", "--pickled"], "every model is followed by @init"),
         (["wordy", "gone/from/here"], "no folder gone/from/here"),
         (["wordy", "none.parquet"], "no table at none.parquet"),
         (["wordy", "wordy@init", "--samples=0"], "--samples 0"),

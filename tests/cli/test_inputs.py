@@ -130,7 +130,7 @@ def test_all_metrics_of_many_tokens_leave_out_the_cubic_ones(rankscope, monkeypa
     monkeypatch.setattr("rankscope.cli.inputs.MOST_TOKENS_CUBED", 8)
     small = ("--layers", "1", "--heads", "1", "--width", "8", "--samples", "1", "--length", "9")
     got = rankscope("trace", *small, "--metrics", "all", "--json", "--table")
-    assert "left out of 'all'" in got.stderr
+    assert "'all' excludes metrics" in got.stderr
     measured = {row["metric"] for row in json.loads(got.stdout)["table"]}
     assert "attention_entropy" in measured
     assert not measured & {"dobrushin", "second_singular_value"}

@@ -37,8 +37,7 @@ def test_every_kind_is_listed_whole(rankscope, kind: str) -> None:
 def test_all_kinds_at_once(rankscope) -> None:
     lines = rankscope("list").stdout.splitlines()
     assert [line.split()[0] for line in lines] == list(KNOWN)
-    for line, names in zip(lines, KNOWN.values(), strict=True):
-        assert line.endswith(", ".join(names))
+    assert all(f"'rankscope list {kind}'" in line for kind, line in zip(KNOWN, lines, strict=True))
     told = json.loads(rankscope("list", "--json").stdout)
     assert {kind: [each["name"] for each in named] for kind, named in told.items()} == KNOWN
 

@@ -61,7 +61,7 @@ def test_a_dry_run_says_what_would_be_run_and_runs_nothing(rankscope, grid, tmp_
 def test_a_dry_run_is_about_what_is_left(rankscope, grid) -> None:
     rankscope("sweep", grid, "--quick", "--engine", "inline", "--output", "out")
     told = rankscope("sweep", grid, "--dry-run", "--output", "out").stdout
-    assert "4 of them; the rest is told of below" in told
+    assert "4; the estimates below are for the rest" in told
     assert "trace (variant_name=SAN, layers=1, seed=0)" not in told
     found = json.loads(
         rankscope("sweep", grid, "--quick", "--dry-run", "--output", "out", "--json").stdout
@@ -77,7 +77,7 @@ def test_a_dry_run_makes_no_figure_up_where_nothing_is_known(rankscope, tmp_path
     assert "memory" not in told
     (tmp_path / "claim.toml").write_text('experiment = "D2"\nlayers = 3\n[axes]\nseed = [0, 1]\n')
     told = rankscope("sweep", "claim.toml", "--dry-run").stdout
-    assert "nothing is known about 2 runs" in told
+    assert "no estimate for 2 runs" in told
     assert "second" not in told
     assert "memory" not in told
 
@@ -114,18 +114,18 @@ def test_what_fails_is_told_and_does_not_stop_the_others(rankscope, grid) -> Non
     assert got.returncode == 2
     assert "4 runs: 2 done, 2 failed" in got.stdout
     assert "layers=2, seed=0) failed: RuntimeError: out of luck." in got.stderr
-    assert "with --retry-failed, the same command" in got.stdout
+    assert "the same command with --retry-failed" in got.stdout
     assert "2 failed" in rankscope("sweep", "status", "out").stdout
     assert rankscope(*arguments).returncode == 2  # they are not tried again unless asked for
-    assert "4 done (2 of them before)" in rankscope(*arguments, "--retry-failed").stdout
+    assert "4 done (2 earlier)" in rankscope(*arguments, "--retry-failed").stdout
 
 
 def test_a_grid_that_is_wrong_is_refused_before_anything_runs(refuses, grid, tmp_path) -> None:
     (tmp_path / "bad.toml").write_text(GRID.replace("layers = [1, 2]", "layers = [1, -2]"))
     assert "bad.toml: axes.layers[1]" in refuses("sweep", "bad.toml", "--engine", "inline")
     assert "missing.toml" in refuses("sweep", "missing.toml")
-    assert "takes no address" in refuses("sweep", grid, "--address", "auto")
-    assert "takes no workers" in refuses("sweep", grid, "--engine", "inline", "--workers", "2")
+    assert "has no option address" in refuses("sweep", grid, "--address", "auto")
+    assert "has no option workers" in refuses("sweep", grid, "--engine", "inline", "--workers", "2")
     assert not (tmp_path / "rankscope-output").exists()
 
 
@@ -174,10 +174,10 @@ def test_only_keeps_some_values(rankscope, refuses, swept) -> None:
     chosen = ("sweep", "table", swept, "--x", "layer", "--y", "mean_cosine", "--json")
     kept = rankscope(*chosen, "--only", "variant_name=san", "--only", "depth=2").stdout
     assert [row["layer"] for row in json.loads(kept)["rows"]] == [0, 1, 2]
-    assert "variant_name varies, too" in refuses(*chosen, "--only", "layers=2")
-    assert "layers is 1, 2" in refuses(*chosen, "--only", "layers=3")
+    assert "variant_name also varies" in refuses(*chosen, "--only", "layers=2")
+    assert "values of layers: 1, 2" in refuses(*chosen, "--only", "layers=3")
     assert "expected a number" in refuses(*chosen, "--only", "layers=deep")
-    assert "write AXIS=VALUE" in refuses(*chosen, "--only", "colour=2")
+    assert "expected AXIS=VALUE" in refuses(*chosen, "--only", "colour=2")
 
 
 def test_charts_are_drawn(rankscope, swept, tmp_path) -> None:
@@ -189,25 +189,25 @@ def test_charts_are_drawn(rankscope, swept, tmp_path) -> None:
     rankscope("sweep", "table", swept, *maps, "--output", "map.html")
     page = (tmp_path / "map.html").read_text(encoding="utf-8")
     assert "First layer with mean cosine below 0.9" in page
-    assert "Medians over samples and seed" in page
+    assert "Medians over samples, seed" in page
 
 
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["--x", "layers"], "--y names the metric; the sweep has relative_residual, mean_cosine"),
+        (["--x", "layers"], "choose a metric with --y; available: relative_residual, mean_cosine"),
         (["--x", "layers", "--map", "layers,seed"], "give one of them"),
-        (["--map", "layers"], "names no two axes"),
-        (["--x", "layers", "--y", "mean_cosine", "--facet", "layers"], "drawn in one place"),
-        (["--x", "depth", "--y", "mean_cosine", "--color", "layers"], "drawn in one place"),
-        (["--color", "mask"], "--color is for a chart"),
-        (["--map", "layers,variant_name", "--color", "seed"], "a map has no --color"),
-        (["--x", "layers", "--boundary", "1"], "--boundary is a line on a map"),
-        (["--output", "x.pdf"], "ends in none of .html, .svg, .png, .parquet, .csv"),
-        (["--output", "x.png"], "say of what with --x or --map"),
+        (["--map", "layers"], "does not name two axes"),
+        (["--x", "layers", "--y", "mean_cosine", "--facet", "layers"], "used only once"),
+        (["--x", "depth", "--y", "mean_cosine", "--color", "layers"], "used only once"),
+        (["--color", "mask"], "--color needs --x or --map"),
+        (["--map", "layers,variant_name", "--color", "seed"], "--map does not take --color"),
+        (["--x", "layers", "--boundary", "1"], "--boundary needs --map"),
+        (["--output", "x.pdf"], "expected the suffix .html, .svg, .png, .parquet, .csv"),
+        (["--output", "x.png"], "give its axes with --x or --map"),
         (["--x", "width", "--y", "mean_cosine"], "no column 'width'"),
-        (["--x", "layers", "--y", "cosine"], "no cosine; it has relative_residual, mean_cosine."),
-        (["--y", "cosine"], "no cosine; it has relative_residual, mean_cosine."),
+        (["--x", "layers", "--y", "cosine"], "no metric cosine; available: relative_residual"),
+        (["--y", "cosine"], "no metric cosine; available: relative_residual"),
     ],
 )
 def test_what_cannot_be_drawn_is_refused(refuses, swept, arguments, words) -> None:
@@ -219,7 +219,7 @@ def test_runs_that_no_chart_shows_are_told(rankscope, tmp_path) -> None:
     (tmp_path / "grid.toml").write_text("layers = 1\nheads = 1\nwidth = 8\nlength = 4\n" + metrics)
     rankscope("sweep", "grid.toml", "--engine", "inline", "--output", "out")
     got = rankscope("sweep", "table", "out", "--x", "name", "--y", "mean_cosine")
-    assert "1 of 2 runs have no mean_cosine and are left out." in got.stderr
+    assert "1 of 2 runs have no mean_cosine and are excluded." in got.stderr
     assert "left out" not in rankscope("sweep", "table", "out").stderr
 
 
@@ -230,7 +230,7 @@ def test_every_file_that_was_set_aside_is_told(rankscope, grid, tmp_path) -> Non
     for path in damaged:
         path.write_bytes(path.read_bytes()[:-8])
     told = rankscope(*arguments).stdout
-    assert "4 done (2 of them before)" in told
+    assert "4 done (2 earlier)" in told
     assert all(path.name in told for path in damaged)
 
 
@@ -280,7 +280,7 @@ def test_an_interruption_keeps_what_is_done_and_says_so(tmp_path) -> None:
     assert process.returncode == 130
     kept = count()
     assert kept >= 3
-    told = int(said.partition(" of 1,000 runs are done and kept")[0].rpartition(" ")[2])
+    told = int(said.partition(" of 1,000 runs are saved")[0].rpartition(" ")[2])
     assert kept - 1 <= told <= kept  # one may have been written, and not yet counted
-    assert "the same command goes on from there" in said
+    assert "run the same command again to resume" in said
     assert "Traceback" not in said

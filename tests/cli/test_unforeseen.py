@@ -15,9 +15,7 @@ def test_an_error_of_our_own_making_is_one_sentence_and_a_file(rankscope, monkey
     monkeypatch.setattr("rankscope.cli.inputs.question", fail)
     got = rankscope(*SMALL)
     assert got.returncode == 1
-    said = re.fullmatch(
-        r"rankscope: this should not have happened \((.*)\); .* in (.*)\.\n", got.stderr
-    )
+    said = re.fullmatch(r"rankscope: Internal error: (.*); .* to (.*)\.\n", got.stderr)
     assert said[1] == "ZeroDivisionError: a bug�[31m"
     kept = Path(said[2])
     assert "in fail" in kept.read_text()
@@ -58,7 +56,7 @@ def test_what_the_system_refuses_is_said_whoever_raises_it(
     monkeypatch.setattr("rankscope.cli.inputs.question", fail)
     got = rankscope(*SMALL)
     assert got.returncode == 2
-    assert got.stderr.startswith(f"rankscope: the system refused this: {full}")
+    assert got.stderr.startswith(f"rankscope: operating system error: {full}")
     assert got.stderr.count("\n") == 1
 
 
@@ -69,7 +67,7 @@ def test_a_long_argument_is_not_repeated_whole(refuses, words) -> None:
 
 
 def test_a_folder_whose_name_is_no_text_is_refused(refuses) -> None:
-    assert "is no UTF-8" in refuses(*SMALL, "--output", "out\udcff")
+    assert "is not valid UTF-8" in refuses(*SMALL, "--output", "out\udcff")
 
 
 def test_closed_standard_output_is_said_so(monkeypatch, capsys) -> None:

@@ -25,9 +25,9 @@ os.fsync = fsync
 with prompt_interruption():
     write_file("half.txt", b"half")
 """
-SPEAKING = BUSY.replace("with prompt", "with last_words(lambda: '3 are kept.'), prompt").replace(
-    "import prompt_interruption", "import last_words, prompt_interruption"
-)
+SPEAKING = BUSY.replace(
+    "with prompt", "with on_forced_exit(lambda: '3 are kept.'), prompt"
+).replace("import prompt_interruption", "import on_forced_exit, prompt_interruption")
 IMPORTING = """
 import sys, time
 class Slow:

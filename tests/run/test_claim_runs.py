@@ -126,7 +126,7 @@ def test_a_row_that_is_none_is_passed_over(folder, sql, column, value):
 def test_a_folder_of_a_sweep_holds_no_claims(tmp_path):
     with Store(tmp_path, "sweep", create=True):
         pass
-    with pytest.raises(InputError, match="holds runs of 'sweep', not of 'reproduce'"):
+    with pytest.raises(InputError, match="has runs of 'sweep', expected 'reproduce'"):
         claim_runs(tmp_path)
 
 
@@ -160,7 +160,7 @@ def test_a_verdict_that_changes_with_the_seed_depends_on_it():
 
 def test_a_check_that_changes_with_the_seed_is_named():
     (series,) = over_seeds([run(0, "depends"), run(1, "depends", cubic=False)])
-    assert series.seeds == "seeds 0, 1: the same verdict, but cubic in 1 of 2"
+    assert series.seeds == "seeds 0, 1: same verdict, but cubic in 1 of 2"
 
 
 def test_a_failure_is_a_series_of_its_own_and_what_draws_nothing_says_so():

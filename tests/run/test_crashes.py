@@ -152,7 +152,7 @@ def test_a_full_disk_is_said_and_leaves_whole_files(driver, make_run, make_runs,
     full = driver(folder, 5, fields={"rows": 80_000}, **asked)
     _, said = full.communicate(timeout=works.PATIENCE)
     assert full.returncode == 2
-    assert "cannot be written: File too large. 0 of 5 results are kept; once that" in said
+    assert "cannot be written: File too large. 0 of 5 results are saved; fix the problem" in said
     assert len(list((folder / "results").iterdir())) == 3
     assert inline([make_run(index, rows=80_000) for index in range(5)], folder).done == 5
     assert inline(make_runs(3), folder).before == 3
@@ -167,7 +167,7 @@ def test_no_room_for_the_database_is_said(driver, make_runs, begun, most_bytes, 
     assert full.returncode == 2
     assert "runs.sqlite cannot be written: " in said
     assert "Traceback" not in said
-    assert ("of 60 results are kept; once that is mended" in said) == kept
+    assert ("of 60 results are saved; fix the problem" in said) == kept
     progress = inline(make_runs(60, **fields), folder)
     assert progress.before >= len(finished.split())
     assert (progress.done, progress.aside) == (60, {})

@@ -16,7 +16,7 @@ import works
 from rankscope.errors import InputError
 from rankscope.run import Inline, Run, drive, status, table
 
-NO_FILE = "it is a symbolic link, or no regular file"
+NO_FILE = "it is not a regular file"
 
 
 def sweep(runs, folder, **options):
@@ -93,11 +93,11 @@ def test_a_failure_is_written_down_and_repeated_only_if_asked(make_run, begun, t
     [
         ("foreign", "ZeroDivisionError: by nothing."),
         ("unpicklable", "UnpicklableError: "),
-        ("unprintable", "UnprintableError: which cannot be shown."),
+        ("unprintable", "UnprintableError: (no message)."),
         ("exit", "SystemExit: 3."),
-        ("none", "the run gave a NoneType, expected a polars table."),
+        ("none", "the run returned a NoneType, expected a polars DataFrame."),
         ("objects", "the run's table cannot be written: "),
-        ("columns", "the run gave a table of metric, value, weather; expected metric"),
+        ("columns", "the run returned a table with metric, value, weather; expected metric"),
         ("kinds", "the run's table cannot be written: InvalidOperationError"),
     ],
 )
@@ -113,7 +113,7 @@ def test_runs_of_one_key_are_one(make_run, tmp_path):
 
 @pytest.mark.parametrize("key", ["", "../../0123456789ab", "0123456789AB", "xyz"])
 def test_a_key_that_is_no_name_of_a_file_is_refused(key, make_run, tmp_path):
-    with pytest.raises(InputError, match="cannot be the key of a run"):
+    with pytest.raises(InputError, match="as the key of a run"):
         sweep([replace(make_run(0), key=key)], tmp_path)
 
 
@@ -156,7 +156,7 @@ def test_an_empty_result_of_another_run_is_damage_too(make_run, tmp_path):
     (tmp_path / "runs.sqlite").unlink()
     shutil.copy(single(tmp_path)[1], single(tmp_path)[0])
     (wrong,) = sweep(runs, tmp_path).aside.values()
-    assert wrong == f"it is of {single(tmp_path)[1].stem}"
+    assert wrong == f"it belongs to {single(tmp_path)[1].stem}"
 
 
 def test_one_letter_changed_is_damage(make_runs, digests, tmp_path):
@@ -165,9 +165,9 @@ def test_one_letter_changed_is_damage(make_runs, digests, tmp_path):
     whole, path = digests(tmp_path), single(tmp_path)[1]
     path.write_bytes(path.read_bytes().replace(b"residual", b"Residual"))
     assert pl.read_parquet(path)["metric"].to_list() == ["Residual"] * 3
-    with pytest.raises(InputError, match=rf"{path.name} is damaged \(it is not what was written\)"):
+    with pytest.raises(InputError, match=rf"{path.name} is damaged \(its content has changed\)"):
         table(tmp_path)
-    assert list(sweep(make_runs(2), tmp_path).aside.values()) == ["it is not what was written"]
+    assert list(sweep(make_runs(2), tmp_path).aside.values()) == ["its content has changed"]
     assert digests(tmp_path) == whole
 
 
@@ -227,7 +227,7 @@ def test_a_pipe_in_the_place_of_a_result_is_not_waited_for(make_runs, tmp_path):
     path = single(tmp_path)[0]
     path.unlink()
     os.mkfifo(path)
-    with pytest.raises(InputError, match="no regular file"):
+    with pytest.raises(InputError, match="not a regular file"):
         table(tmp_path)
     assert list(sweep(make_runs(2), tmp_path).aside.values()) == [NO_FILE]
     assert table(tmp_path).collect().height == 6
@@ -237,7 +237,7 @@ def test_a_pipe_in_the_place_of_a_result_is_not_waited_for(make_runs, tmp_path):
 @pytest.mark.parametrize("name", ["lock.sqlite", "runs.sqlite", "runs.sqlite-wal"])
 def test_what_is_no_file_in_the_place_of_the_database_is_refused(name, make, make_runs, tmp_path):
     make(tmp_path / name)
-    with pytest.raises(InputError, match=f"{name} is not a sweep's; remove it"):
+    with pytest.raises(InputError, match=f"{name} is not a file of a sweep; remove it"):
         sweep(make_runs(1), tmp_path)
 
 
@@ -255,12 +255,12 @@ def test_what_is_nested_without_end_is_damage(make_run, sql, tmp_path):
 
 def test_a_folder_of_something_else_is_refused_and_left_alone(make_runs, tmp_path):
     (tmp_path / "thesis.tex").write_text("x")
-    with pytest.raises(InputError, match=r"holds something else than a sweep \(thesis.tex\)"):
+    with pytest.raises(InputError, match=r"contains other files \(thesis.tex\)"):
         sweep(make_runs(1), tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == ["thesis.tex"]
-    with pytest.raises(InputError, match="cannot be a sweep's folder"):
+    with pytest.raises(InputError, match="cannot be used for a sweep"):
         sweep(make_runs(1), tmp_path / "thesis.tex")
-    with pytest.raises(InputError, match="is no folder of a sweep"):
+    with pytest.raises(InputError, match="is not the folder of a sweep"):
         table(tmp_path)
 
 
@@ -268,7 +268,7 @@ def test_a_folder_of_something_else_is_refused_and_left_alone(make_runs, tmp_pat
     ("change", "said"),
     [
         ("PRAGMA user_version = 1", "another version"),
-        ("UPDATE meta SET value = 'reproduce' WHERE name = 'kind'", "holds runs of 'reproduce'"),
+        ("UPDATE meta SET value = 'reproduce' WHERE name = 'kind'", "has runs of 'reproduce'"),
         ("DROP TABLE meta", r"is damaged \(no such table"),
     ],
 )
@@ -369,7 +369,7 @@ def test_an_axis_may_be_called_as_a_column_of_the_table_but_not_run(tmp_path):
     assert read.columns == ["run", "layer", "experiment", "layer_in_run", "metric", "value"]
     assert read["layer"].to_list() == ["first"] * 3 + ["2"] * 3 + [None] * 3
     assert read["layer_in_run"].to_list() == [0, 1, 2] * 3
-    with pytest.raises(InputError, match="cannot be called 'run'"):
+    with pytest.raises(InputError, match="cannot be named 'run'"):
         sweep([Run("0" * 12, "numbers", {"run": 1}, {"index": 0})], tmp_path)
 
 
@@ -406,7 +406,7 @@ def test_one_engine_does_not_carry_out_two_sweeps_at_once(make_runs, tmp_path):
     engine, said = Inline(), []
 
     def again(*_):
-        with pytest.raises(InputError, match="this engine carries out another sweep") as found:
+        with pytest.raises(InputError, match="this engine is running another sweep") as found:
             drive(make_runs(1), tmp_path / "two", engine=engine, work=works.numbers)
         said.append(found)
 
@@ -420,9 +420,9 @@ def test_what_is_in_the_way_is_said(make_runs, tmp_path):
     sweep(make_runs(2), tmp_path)
     next((tmp_path / "results").iterdir()).write_bytes(b"")
     (tmp_path / "aside").write_text("in the way")
-    with pytest.raises(InputError, match="aside is not a sweep's; remove it"):
+    with pytest.raises(InputError, match="aside is not a file of a sweep; remove it"):
         sweep(make_runs(2), tmp_path)
-    with pytest.raises(InputError, match="is no Unicode text"):
+    with pytest.raises(InputError, match="is not valid Unicode"):
         sweep(make_runs(2), tmp_path / "\udcff")
 
 

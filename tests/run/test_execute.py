@@ -177,7 +177,7 @@ def test_a_text_that_was_edited_since_is_refused(tmp_path, monkeypatch):
     monkeypatch.chdir(other)  # a run knows what its paths are relative to
     assert execute(run).height > 0
     (tmp_path / "rose.txt").write_text("A rose is no rose.")
-    with pytest.raises(RankscopeError, match="has changed since; start the sweep again"):
+    with pytest.raises(RankscopeError, match="has changed; start the sweep again"):
         execute(run)
 
 

@@ -130,30 +130,30 @@ LOOP.append(LOOP)
         ({"axes": {"layers, heads": [[1, 2], [1]]}}, 'axes."layers, heads"[1]: got [1], expected'),
         ({"axes": {"skip": [0.5, float("nan")]}}, "axes.skip[1]: got nan"),
         ({"skip": float("inf")}, "skip: got inf"),
-        ({"axes": {"seed": {"from": 0, "to": 10**9}}}, "expected 1,000,000 values at most"),
-        ({"axes": {"seed": range(10**7)}}, "axes.seed: got 10,000,000 items, expected 1,000,000"),
-        ({"axes": {"seed": {"from": 0, "to": 10**5000}}}, "seed.to: got a whole number beyond"),
-        ({"axes": {"seed": {"from": 5, "to": 1}}}, "expected it upwards"),
-        ({"axes": {"seed": {"from": 0}}}, "a range has no to"),
+        ({"axes": {"seed": {"from": 0, "to": 10**9}}}, "expected at most 1,000,000 values"),
+        ({"axes": {"seed": range(10**7)}}, "axes.seed: got 10,000,000 items, expected at most"),
+        ({"axes": {"seed": {"from": 0, "to": 10**5000}}}, "seed.to: got an integer of more than"),
+        ({"axes": {"seed": {"from": 5, "to": 1}}}, "expected from <= to"),
+        ({"axes": {"seed": {"from": 0}}}, "a range needs to"),
         ({"axes": {"seed": {"form": 0, "to": 1}}}, "did you mean from?"),
-        ({"axes": {"skip": {"from": 0, "to": 1, "count": 3, "spacing": "log"}}}, "above 0 for log"),
-        ({"axes": {"skip": {"from": 0.0, "to": 1}}}, "say how many: count"),
+        ({"axes": {"skip": {"from": 0, "to": 1, "count": 3, "spacing": "log"}}}, "positive"),
+        ({"axes": {"skip": {"from": 0.0, "to": 1}}}, "give the count: count"),
         ({"axes": {"seed": {"from": 0, "to": 9, "count": True}}}, "axes.seed.count: got True"),
         (
             {"axes": {"seed": {"from": 1, "to": 10**4}, "heads": {"from": 1, "to": 1000}}},
-            "axes: 10000 × 1000 are 10,000,000 runs, expected 1,000,000 at most",
+            "axes: got 10000 × 1000 = 10,000,000 runs, expected at most 1,000,000",
         ),
-        ({"axes": {"layers": [1], "layers, seed": [[1, 2]]}}, "layers is an axis already"),
+        ({"axes": {"layers": [1], "layers, seed": [[1, 2]]}}, "layers is already an axis"),
         ({"axes": {"layers": [1], "depth": [2]}}, "depth is another word for layers"),
-        ({"layers": 2, "axes": {"layers": [1]}}, "layers: it is fixed here and an axis, too"),
+        ({"layers": 2, "axes": {"layers": [1]}}, "layers is both a field and an axis"),
         ({"axes": {"a b": [1]}}, "got the name 'a b'"),
-        ({"axes": {"größe": [1]}}, "größe is no field of trace"),
-        ({"axes": {"hedas": [1]}}, "axes.hedas[0]: hedas is no field of trace"),
+        ({"axes": {"größe": [1]}}, "größe is not a field of trace"),
+        ({"axes": {"hedas": [1]}}, "axes.hedas[0]: hedas is not a field of trace"),
         ({"hedas": 1}, "did you mean heads"),
         ({"mask": "window:{rad}", "axes": {"radius": [1]}}, "did you mean radius?"),
         ({"mask": "window:{rad}"}, "the grid has no axes"),
-        ({"axes": {"mask": ["{norm}"], "norm": ["{mask}"]}}, "one level is all there is"),
-        ({"axes": {"mask": ["{mask}"]}}, "one level is all there is"),
+        ({"axes": {"mask": ["{norm}"], "norm": ["{mask}"]}}, "nested placeholders"),
+        ({"axes": {"mask": ["{mask}"]}}, "nested placeholders"),
         ({"axes": {"heads": [1, True]}}, "axes.heads[1]: heads=True is a bool"),
         ({"axes": {"seed": [0, -1]}}, "axes.seed[1]: seed=-1 is out of range"),
         ({"axes": {"norm": ["layer", "batch"]}}, "axes.norm[1]: norm='batch' is unknown; choose"),
@@ -164,10 +164,10 @@ LOOP.append(LOOP)
         ({"init": {"kind": "lecun", "scal": 1}}, "init: scal is no field of Init; did you mean"),
         ({"scores": "rotory"}, "dot, rotary, relativebias"),
         ({"text": "{metric}", "axes": {"metric": ["a"]}}, "axes.metric: metric is a column"),
-        ({"text": "{value_in_run}", "axes": {"value_in_run": ["a"]}}, "is a column of every"),
+        ({"text": "{value_in_run}", "axes": {"value_in_run": ["a"]}}, "is a column of the results"),
         (
             {"axes": {"seed": {"from": 10**13, "to": 10**13 + 10, "count": 11}}},
-            "axes.seed: got 10000000000000 to 10000000000010, whose values need more than 12",
+            "axes.seed: got 10000000000000 to 10000000000010, which need more than 12",
         ),
         ({"axes": {"skip": {"from": 1.0, "to": 1 + 1e-11, "count": 9}}}, "more than 12 digits"),
         ({"text": "~nobody-of-this-name/a.txt"}, "text: there is no user as in"),
@@ -176,7 +176,7 @@ LOOP.append(LOOP)
         ({"variant": ["SAN"]}, "variant is unknown; choose one of SAN"),
         ({"quick": 3}, "quick: got 3, expected a table"),
         ({"init": {3: 4}}, "init: got the name 3, expected text"),
-        ({"text": LOOP}, "deep in each other"),
+        ({"text": LOOP}, "levels deep"),
         ({"text": b"abc"}, "got a bytes"),
         ({"mask": "\ud800"}, "surrogate"),
     ],
@@ -190,13 +190,13 @@ def test_what_is_wrong_is_refused_with_where_it_stands(content, said):
 @pytest.mark.parametrize(
     ("content", "said"),
     [
-        ("layers = [1,\nwidth = 3\n", "is no TOML: "),
+        ("layers = [1,\nwidth = 3\n", "is not valid TOML: "),
         ("layers = [1,\nwidth = 3\n", "line 2"),
         ("when = 2024-01-01\n", "when: got a date, expected"),
-        (b"mask = '\xff'", "is no UTF-8 text"),
+        (b"mask = '\xff'", "is not UTF-8 text"),
         ("skip = nan\n", "skip: got nan"),
         ("[axes]\nnorm = ['batch']\n", "axes.norm[0]: norm='batch'"),
-        ("a = " + "[" * 5000, "no TOML"),
+        ("a = " + "[" * 5000, "not valid TOML"),
     ],
 )
 def test_a_file_is_named_in_what_is_wrong_with_it(tmp_path, content, said):
@@ -212,7 +212,7 @@ def test_a_folder_or_nothing_in_the_place_of_a_file_is_refused(tmp_path):
 
 def test_a_quick_axis_must_be_an_axis():
     with pytest.raises(
-        RankscopeError, match=r"quick.axes.sed is no axis of the grid; did you mean"
+        RankscopeError, match=r"quick.axes.sed is not an axis of the grid; did you mean"
     ):
         read_grid({"axes": {"seed": [0]}, "quick": {"axes": {"sed": [1]}}}, quick=True)
 

@@ -84,7 +84,7 @@ def test_runs_that_end_their_process_fail_after_some_tries(make_run, begun, tmp_
     assert left.traceback == "last words"
     assert died.error == "its worker process was killed by SIGKILL, 2 times."
     assert left.attempts == died.attempts == 2
-    assert "cannot be sent: ComputeError" in failures[acting["objects"].key].error
+    assert "cannot be pickled: ComputeError" in failures[acting["objects"].key].error
     assert failures[acting["exit"].key].error == "SystemExit: 3."
     counts = begun(log)
     assert Counter(counts.values()) == {
@@ -145,7 +145,7 @@ def test_runs_are_taken_as_there_is_room_for_them(make_runs):
 
 
 def test_work_that_no_worker_can_import_is_refused(make_run, tmp_path, monkeypatch):
-    with pytest.raises(InputError, match="cannot be sent to another process"):
+    with pytest.raises(InputError, match="cannot be pickled"):
         drive([make_run(0)], tmp_path, engine=Processes(1), work=lambda run: works.numbers(run))
     monkeypatch.syspath_prepend(tmp_path)
     (tmp_path / "gone.py").write_text("def work(run): ...")

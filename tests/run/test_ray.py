@@ -132,7 +132,7 @@ def test_no_cluster_is_said_soon(on_ray, tmp_path):
     program = on_ray(tmp_path / "sweep", 1, options={"address": "127.0.0.1:1"})
     _, said = program.communicate(timeout=works.PATIENCE)
     assert program.returncode == 2
-    assert "no Ray cluster can be had at 127.0.0.1:1: ConnectionRefusedError" in said
+    assert "cannot connect to a Ray cluster at 127.0.0.1:1: ConnectionRefusedError" in said
     assert time.monotonic() - started < 60
 
 
@@ -149,7 +149,7 @@ def test_a_cluster_that_was_not_asked_for_is_not_joined(given, set_, expected, m
 
     monkeypatch.setattr("ray.init", init)
     monkeypatch.setenv("RAY_ADDRESS", set_)
-    with pytest.raises(InputError, match=f"can be had at {expected}: ConnectionError: nobody"):
+    with pytest.raises(InputError, match=f"cluster at {expected}: ConnectionError: nobody"):
         list(RayEngine(given).outcomes([], works.acts))
     assert asked == [expected]
 

@@ -114,7 +114,7 @@ def test_a_claim_that_fails_to_run_costs_no_other(ran, tmp_path) -> None:
     assert 'raise ZeroDivisionError("division by zero")' in where["D5"]
     page = (tmp_path / SUMMARY).read_text("utf-8")
     assert "there is no such network." in page
-    assert "2 could not be run" in page
+    assert "2 failed to run" in page
 
 
 def test_an_interrupted_run_goes_on_where_it_was(ran, tmp_path) -> None:
@@ -190,7 +190,7 @@ def test_a_folder_that_cannot_be_written_to_costs_no_other_claim(
     def full(*_: Any, **__: Any) -> None:
         raise InputError("runs.sqlite cannot be written: No space left on device.")
 
-    monkeypatch.setattr(Store, "note", full)
+    monkeypatch.setattr(Store, "record", full)
     found = reproduce(["D1", "D2"], tmp_path)
     assert len(ran) == 2
     assert all("No space left" in outcome.run.failure for outcome in found)
@@ -204,7 +204,7 @@ def test_a_claim_without_an_option_runs_without_it(ran, tmp_path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "options", "message"),
     [
-        (["D1"], {"nonsense": 1}, "none of D1 has a field 'nonsense'"),
+        (["D1"], {"nonsense": 1}, "'nonsense': none of D1 has such a field"),
         ("D1", {}, r"ids='D1' is a str, expected a sequence; put it in a list: \[ids\]"),
         ([5], {}, r"ids\[0\]=5 is a int, expected a str"),
     ],

@@ -36,7 +36,7 @@ def test_it_returns_where_the_results_are_and_how_many(tmp_path):
         (2, 0),
         (2, 1),
     ]
-    assert "4 runs: 4 done (2 of them before), in" in repr(whole)
+    assert "4 runs: 4 done (2 earlier), in" in repr(whole)
     assert repr(whole).startswith(f"Sweep({str(tmp_path / 'out')!r}")
     assert "<b>Sweep in " in whole._repr_html_()
     assert "<table>" not in whole._repr_html_()
@@ -88,14 +88,14 @@ def test_engines_are_made_by_name_and_refuse_what_they_have_no_use_for(tmp_path)
     ray = make_engine("ray", address="host:1", cpus=2, gpus=0.5, memory=1)
     assert isinstance(ray, RayEngine)
     assert (ray.address, ray.cpus, ray.gpus, ray.memory) == ("host:1", 2, 0.5, 2**30)
-    with pytest.raises(InputError, match="inline takes no workers; it takes no options"):
+    with pytest.raises(InputError, match="inline has no option workers; it has no options"):
         make_engine("inline", workers=2)
-    with pytest.raises(InputError, match="ray takes no workers; it takes address, cpus"):
+    with pytest.raises(InputError, match="ray has no option workers; it has address, cpus"):
         rankscope.sweep(GRID, tmp_path, engine="ray", workers=2)
     with pytest.raises(RankscopeError, match="engine"):
         rankscope.sweep(GRID, tmp_path, engine="threads")
     with pytest.raises(RankscopeError, match=r"workers='two' is a str"):
         rankscope.sweep(GRID, tmp_path, workers="two")
     assert all(make_engine(name) for name in ENGINES)
-    with pytest.raises(InputError, match="workers is for an engine named"):
+    with pytest.raises(InputError, match="got the options workers and an engine"):
         rankscope.sweep(GRID, tmp_path, engine=Inline(), workers=2)

@@ -1,4 +1,4 @@
-"""The application: its name and version, and how it ends."""
+"""The command-line application: version, error messages and exit codes."""
 
 import io
 import re
@@ -17,18 +17,18 @@ from rankscope.errors import InputError, RankscopeError, printable
 from rankscope.process import INTERRUPTED, prompt_interruption
 from rankscope.version import __version__
 
-# Typer carries its own copy of Click in some versions and imports Click in others; the base of its
-# errors is found through the one it exports.
+# Some versions of Typer bundle Click and others import it, so look up the base class of its errors
+# through one that Typer exports.
 _USAGE_ERROR: Any = next(
     base for base in typer.BadParameter.__mro__ if base.__name__ == "ClickException"
 )
 
-_NO_ROOM = "Too many open files|No space left on device|disk is full|File too large|quota exceeded"
+_NO_SPACE = "Too many open files|No space left on device|disk is full|File too large|quota exceeded"
 _NO_MEMORY = "can't allocate memory|out of memory|Unable to allocate|Storage size calculation"
 
 
 class _Commands(TyperGroup):
-    """All commands; keeps the words they are called with."""
+    """The group of all commands; stores the arguments of the command line."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         ctx.meta[WORDS] = tuple(args)
@@ -37,7 +37,7 @@ class _Commands(TyperGroup):
 
 app = typer.Typer(
     cls=_Commands,
-    help="See how a transformer loses, or keeps, the differences between its tokens.",
+    help="Measure, explain and repair rank collapse in transformers.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
@@ -49,31 +49,31 @@ app = typer.Typer(
 def root(
     version: Annotated[bool, typer.Option("--version", help="Print the version.")] = False,
 ) -> None:
-    """See how a transformer loses, or keeps, the differences between its tokens."""
+    """Measure, explain and repair rank collapse in transformers."""
     if version:
         typer.echo(f"rankscope {__version__}")
         raise typer.Exit
 
 
 def main() -> None:
-    """Run a command; whatever goes wrong becomes one sentence and an exit code."""
+    """Run a command; every error becomes one sentence and an exit code."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="replace")  # a terminal without ‖ still shows the figures
+            stream.reconfigure(errors="replace")  # e.g. a terminal without ‖
     try:
         if sys.stdout is None:
-            raise InputError("standard output is closed, so there is nowhere to write the answer.")
+            raise InputError("standard output is closed; the result cannot be written.")
         with prompt_interruption():
             code = app(standalone_mode=False)
-        if code == INTERRUPTED:  # Typer hands an interruption back as a number
+        if code == INTERRUPTED:  # Typer returns the exit code of an interruption
             _fail("interrupted.", code)
-        if isinstance(code, int) and code:  # a command has said already what is wrong
+        if isinstance(code, int) and code:  # the command has already printed the error
             sys.exit(code)
     except _USAGE_ERROR as error:
         message = error.format_message().rstrip(".")
-        if not message:  # the help was asked for by giving no command
+        if not message:  # no command was given; Typer has printed the help
             sys.exit(error.exit_code)
-        _fail(f"{message}; 'rankscope --help' lists what there is.", error.exit_code)
+        _fail(f"{message}; see 'rankscope --help'.", error.exit_code)
     except RankscopeError as error:
         _fail(str(error), error.exit_code)
     except OSError as error:
@@ -83,25 +83,25 @@ def main() -> None:
         _fail("interrupted.", INTERRUPTED)
     except SystemExit:
         raise
-    except BaseException as error:  # whatever we did not foresee; a panic of polars is no Exception
-        _fail(*_unforeseen(error))
+    except BaseException as error:  # a panic of polars is not an Exception
+        _fail(*_internal_error(error))
 
 
-def _unforeseen(error: BaseException) -> tuple[str, int]:
-    """A message about an error that is not one of ours; the traceback is kept in a file."""
-    said = f"{type(error).__name__}: {error}"
-    if isinstance(error, MemoryError) or re.search(_NO_MEMORY, said):
-        return "there is not enough memory for this; make the network or the input smaller.", 2
-    if full := re.search(_NO_ROOM, said, re.IGNORECASE):  # as libraries say it that are not Python
-        return f"the system refused this: {full[0]}; make room for it, and try again.", 2
-    kept = ""
+def _internal_error(error: BaseException) -> tuple[str, int]:
+    """The message and exit code for an unexpected error; the traceback is written to a file."""
+    description = f"{type(error).__name__}: {error}"
+    if isinstance(error, MemoryError) or re.search(_NO_MEMORY, description):
+        return "not enough memory; use a smaller network or a shorter input.", 2
+    if match := re.search(_NO_SPACE, description, re.IGNORECASE):  # raised outside Python
+        return f"operating system error: {match[0]}; free some and try again.", 2
+    location = ""
     with suppress(OSError):
         with tempfile.NamedTemporaryFile(
             "w", prefix="rankscope-error-", suffix=".txt", delete=False, errors="replace"
         ) as file:
             file.writelines(traceback.format_exception(error))
-        kept = f" Where it happened is in {file.name}."
-    return f"this should not have happened ({said.rstrip('.')}); please report it.{kept}", 1
+        location = f" Traceback written to {file.name}."
+    return f"Internal error: {description.rstrip('.')}; please report it.{location}", 1
 
 
 def _fail(message: str, code: int) -> None:

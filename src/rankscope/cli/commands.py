@@ -1,6 +1,6 @@
-"""Questions, claims, studies and the lab, a command each: options → configuration → answer.
+"""One command per question, plus claims, studies and the lab: options → configuration → result.
 
-Nothing heavy is imported before a command runs, so that ``--help`` answers at once.
+Heavy modules are imported only when a command runs, so that ``--help`` is fast.
 """
 
 from collections.abc import Mapping
@@ -31,8 +31,8 @@ from rankscope.run import OUTPUT_FOLDER, ClaimSeries, claim_runs, over_seeds
 if TYPE_CHECKING:
     from rankscope.results import Result
 
-_FOUND = 3
-"""The exit code of what was to fail and did; 2 is that of errors."""
+_COLLAPSED = 3
+"""Exit code of ``--fail-on``; errors exit with 2."""
 _Ids = Annotated[list[str] | None, typer.Argument(metavar="[ID]...", show_default=False)]
 _Id = Annotated[str | None, typer.Argument(metavar="ID", show_default=False)]
 
@@ -51,8 +51,8 @@ def diagnose(
     fail_on: Annotated[
         Literal["collapse", "slow"] | None,
         typer.Option(
-            help="Exit with code 3 if a collapse is found (collapse), or is at least under way "
-            "(slow); for scripts.",
+            help="Exit with code 3 if the model collapses (collapse), or also if a collapse is in "
+            "progress (slow). For scripts.",
             show_default=False,
         ),
     ] = None,
@@ -60,20 +60,21 @@ def diagnose(
         str,
         typer.Option(
             metavar="FOLDER",
-            help="Write the model with the repairs that help into a new folder; its own files "
-            "stay as they are.",
+            help="Apply the repairs that help and save the model to this new folder; the original "
+            "files are not changed.",
             show_default=False,
         ),
     ] = "",
 ) -> None:
-    """Is it collapsing, where, why, and what now? One answer, one page, every part of every block.
+    """Does the model collapse? Where, why, and what to change: one answer and one page.
 
-    By default: a random network of BERT-base's shape on bundled text. Nothing is downloaded.
+    By default: a random network with BERT-base's shape on bundled text. Nothing
+    is downloaded.
     """
     result = _answer("diagnose", options, fix=fix)
     failing = {"collapse": ("collapse",), "slow": ("collapse", "slow")}.get(fail_on or "", ())
     if any(finding.fate in failing for finding in result.findings):
-        raise typer.Exit(_FOUND)
+        raise typer.Exit(_COLLAPSED)
     if fail_on and not result.findings:
         raise InputError(
             f"--fail-on {fail_on}: there is no verdict, since the text does not fit the model; "
@@ -84,9 +85,10 @@ def diagnose(
 @app.command()
 @takes(OutputOptions)
 def demo(options: OutputOptions) -> None:
-    """A model that collapses, made here: what is wrong, why, what mends it; and its healthy twin.
+    """Diagnose a model that collapses, and the same model without the fault.
 
-    A BERT of MiniLM's size in which one norm is broken. Nothing is downloaded.
+    The model is a random BERT of MiniLM's size with one broken norm. Nothing is
+    downloaded.
     """
     from rankscope.cli import outputs
     from rankscope.cli.demo import FACTOR, FAULT, demo_pair
@@ -97,8 +99,8 @@ def demo(options: OutputOptions) -> None:
     if not options.as_json:
         healthy = question.run(config(pair.healthy)).headline
         assert healthy is not None  # every diagnosis has one
-        typer.echo(f"\nWhat had been done to it: {FAULT} × {FACTOR:g}.")
-        typer.echo(f"Its healthy twin, on the same texts: {healthy.text}.")
+        typer.echo(f"\nThe fault: {FAULT} was multiplied by {FACTOR:g}.")
+        typer.echo(f"The same model without the fault, on the same text: {healthy.text}.")
 
 
 @app.command()
@@ -109,12 +111,12 @@ def trace(
     metrics: Annotated[
         str,
         typer.Option(
-            help="Metrics, comma-separated; 'all' for every one (above 512 tokens, less those that "
-            "are cubic in the tokens)."
+            help="Comma-separated metrics, or 'all'. Above 512 tokens, 'all' excludes metrics "
+            "whose cost is cubic in the sequence length."
         ),
     ] = "relative_residual,residual,dispersion,mean_cosine",
 ) -> None:
-    """Measure every layer of one network or model."""
+    """Measure every layer of a model."""
     from rankscope.cli import inputs, outputs
     from rankscope.core.tracing import MEASURES
 
@@ -132,16 +134,17 @@ def paths(
     options: QuestionOptions,
     *,
     count: Annotated[
-        Literal["attention", "mlp", "both"], typer.Option(help="What makes a path longer.")
+        Literal["attention", "mlp", "both"],
+        typer.Option(help="Which blocks count towards the length of a path."),
     ] = "attention",
     max_length: Annotated[
-        int | None, typer.Option(help="Leave longer paths out.", show_default="none left out")
+        int | None, typer.Option(help="Maximum path length.", show_default="no limit")
     ] = None,
     by_head: Annotated[
-        bool, typer.Option("--by-head", help="Also what flows through each head (slow).")
+        bool, typer.Option("--by-head", help="Also report each attention head (slow).")
     ] = False,
 ) -> None:
-    """How much do paths of each length carry? Exactly, for all of them at once."""
+    """How much of the output do paths of each length carry? Exact, over all paths."""
     _answer("paths", options, count=count, max_length=max_length, by_head=by_head)
 
 
@@ -152,16 +155,17 @@ def deep(
     *,
     in_norm: Annotated[
         Literal["composite", "one", "inf", "fro", "spectral"],
-        typer.Option(help="The matrix norm residuals are taken in."),
+        typer.Option(help="Matrix norm of the residual."),
     ] = "composite",
     center: Annotated[
-        Literal["mean", "median", "optimal"], typer.Option(help="What is subtracted.")
+        Literal["mean", "median", "optimal"],
+        typer.Option(help="Center that is subtracted from the tokens."),
     ] = "mean",
 ) -> None:
-    """How small does the residual get? Below 10^-100000 if it does, beside float64 and float32.
+    """How small does the residual get? Resolves values below 10^-100000; compares with floats.
 
-    By default: pure attention of BERT-base's shape, the network of the theorems of Dong et al.
-    2021.
+    By default: attention alone with BERT-base's shape, as in the theorems of Dong
+    et al. 2021.
     """
     _answer("deep", options, in_norm=in_norm, center=center)
 
@@ -169,10 +173,10 @@ def deep(
 @app.command()
 @takes(asking("bounds"))
 def bounds(options: QuestionOptions) -> None:
-    """What does theory promise for this network, and how far is the promise from the truth?
+    """What do the theoretical bounds guarantee for this network, and how tight are they?
 
-    Where a bound does not apply the answer says why. Residuals are in the composite norm at the
-    best center, which the theorems are about.
+    If a bound does not apply, the answer says why. Residuals use the composite
+    norm and the optimal center, as in the theorems.
     """
     _answer("bounds", options)
 
@@ -185,18 +189,18 @@ def masks(
     masks: Annotated[
         str,
         typer.Option(
-            help="Masks, comma-separated: full, causal, window:8, causal-window:8, dilated:8:2, "
-            "strided:8, block:16, star:1, bigbird:3:1:2, random:2, prefix:4; | and & put them "
-            "together."
+            help="Comma-separated masks: full, causal, window:8, causal-window:8, dilated:8:2, "
+            "strided:8, block:16, star:1, bigbird:3:1:2, random:2, prefix:4. Combine masks "
+            "with | and &."
         ),
     ] = "full,causal,window:8,causal-window:8,strided:8,bigbird:2:1:2",
     depth: Annotated[
-        int | None, typer.Option(help="Layers; a shallower network is repeated.")
+        int | None, typer.Option(help="Number of layers; a shallower network is repeated.")
     ] = None,
 ) -> None:
-    """Which mask keeps tokens apart for how long? Graphs, rates, and residuals side by side.
+    """Compare attention masks: graph properties, convergence rates and residuals.
 
-    By default: pure attention of BERT-base's shape under six masks.
+    By default: attention alone with BERT-base's shape under six masks.
     """
     _answer("masks", options, masks=names(masks), depth=depth)
 
@@ -206,18 +210,21 @@ def masks(
 def predict(
     options: QuestionOptions,
     *,
-    draws: Annotated[int, typer.Option(help="Networks that are drawn.")] = 16,
+    draws: Annotated[int, typer.Option(help="Number of random networks.")] = 16,
     gradients: Annotated[
-        bool, typer.Option("--gradients", help="Also whether gradients vanish or explode (slower).")
+        bool,
+        typer.Option(
+            "--gradients", help="Also predict whether gradients vanish or explode (slower)."
+        ),
     ] = False,
     infinite_width: Annotated[
-        bool, typer.Option("--infinite-width", help="The limit of theory, not this width.")
+        bool, typer.Option("--infinite-width", help="Predict the limit of infinite width.")
     ] = False,
 ) -> None:
-    """What will this design do, before it has weights? Predicted, and one network beside it.
+    """Predict how an architecture behaves at initialisation, and measure one network.
 
-    By default: the design of BERT-base at initialisation. Of a MODEL the architecture is predicted,
-    and the model itself is measured beside it.
+    By default: BERT-base at initialisation. Given a MODEL, its architecture is
+    predicted and the model itself is measured for comparison.
     """
     _answer("predict", options, draws=draws, gradients=gradients, infinite_width=infinite_width)
 
@@ -227,13 +234,16 @@ def predict(
 def advise(
     options: QuestionOptions,
     *,
-    draws: Annotated[int, typer.Option(help="Networks predicted of each of the best.")] = 8,
-    confirmed: Annotated[int, typer.Option(help="Changes measured, the best first.")] = 3,
-    networks: Annotated[int, typer.Option(help="Networks measured of each.")] = 2,
+    draws: Annotated[
+        int, typer.Option(help="Random networks per candidate in the prediction.")
+    ] = 8,
+    confirmed: Annotated[int, typer.Option(help="Number of changes to measure, best first.")] = 3,
+    networks: Annotated[int, typer.Option(help="Random networks to measure per change.")] = 2,
 ) -> None:
-    """What to change about a design? Real alternatives, by prediction, and the best measured.
+    """Rank changes to an architecture by prediction, and measure the best ones.
 
-    By default: BERT-base's shape on bundled text. Of a MODEL only the architecture is meant.
+    By default: BERT-base's shape on bundled text. Given a MODEL, only its
+    architecture is used.
     """
     _answer("advise", options, draws=draws, confirmed=confirmed, networks=networks)
 
@@ -244,7 +254,7 @@ def advise(
         "compare",
         only=("special_tokens", "pickled", "tokenizer", "ids", "dtype", "device", "seed", "text",
               "samples", "length"),
-        seed="Seed of weights at initialisation.",
+        seed="Random seed of initial weights.",
     )
 )  # fmt: skip
 def compare(
@@ -254,17 +264,18 @@ def compare(
         list[str],
         typer.Argument(
             metavar="A B ...",
-            help="Two or more: a folder or Hub id; either with @init behind it (bert-base@init), "
-            "the architecture at initialisation; a folder of checkpoints; a .parquet file that "
-            "trace or diagnose wrote.",
+            help="Two or more of: a model folder or Hub id; the same followed by @init "
+            "(bert-base@init) for random initial weights; a folder of checkpoints; a .parquet file "
+            "written by trace or diagnose.",
             show_default=False,
         ),
     ],
 ) -> None:
-    """Which of these keeps its tokens apart? Models, checkpoints, runs, on the same text.
+    """Compare models, checkpoints or saved results on the same text.
 
-    'rankscope compare my-model my-model@init' shows what training did; 'rankscope compare run',
-    where run holds checkpoint-100, checkpoint-200, ..., how it came about.
+    'rankscope compare my-model my-model@init' shows the effect of training;
+    'rankscope compare run', where run contains checkpoint-100, checkpoint-200,
+    ..., shows its course.
     """
     from rankscope.cli import inputs, outputs
 
@@ -276,19 +287,21 @@ def lab(
     *,
     host: Annotated[
         str,
-        typer.Option(help="The address to bind to; others than 127.0.0.1 are open to others."),
+        typer.Option(
+            help="Address to bind to; any other than 127.0.0.1 is reachable from other machines."
+        ),
     ] = "127.0.0.1",
     port: Annotated[
         int | None,
-        typer.Option(help="The port; 0 for any that is free.", show_default="8417, or a free one"),
+        typer.Option(help="Port; 0 for any free port.", show_default="8417, or a free port"),
     ] = None,
     no_browser: Annotated[
-        bool, typer.Option("--no-browser", help="Only print the address; open no browser.")
+        bool, typer.Option("--no-browser", help="Print the address only; do not open a browser.")
     ] = False,
 ) -> None:
-    """Play with a network and see it collapse, live, on a page of this machine.
+    """Explore a small network interactively in the browser.
 
-    Nothing is loaded from elsewhere and nothing is sent anywhere. Ctrl-C ends it.
+    Runs locally and works offline; no data is sent anywhere. Stop it with Ctrl-C.
     """
     try:
         from rankscope.show.lab import serve
@@ -303,28 +316,31 @@ def lab(
         host=host,
         port=port,
         browser=not no_browser,
-        on_ready=lambda address: typer.echo(f"The lab is at {address} (Ctrl-C ends it)."),
+        on_ready=lambda address: typer.echo(
+            f"The lab is running at {address} (stop it with Ctrl-C)."
+        ),
     )
 
 
 def _help(opening: str, kind: Kind) -> dict[str, Any]:
-    """What a command does, and below its options what there is."""
-    listed = [f"{each.id}: {each.title.rstrip('.')}." for each in entries(kind).values()]
+    """The help of a command that takes the ids of one kind of experiment."""
     return {
-        "help": f"{opening}\n\nWithout an ID, all of them are listed.",
-        "epilog": "\n\n".join(listed),
+        "help": f"{opening}\n\nWithout an ID, list all of them with their options.",
+        "epilog": f"IDs: {', '.join(entries(kind))}",
     }
 
 
-@app.command(**_help("Re-check the papers' claims: verdicts from figures measured here.", "claim"))
+@app.command(
+    **_help("Re-check claims of papers: run each experiment and derive a verdict.", "claim")
+)
 @takes(ReproduceOptions)
 def reproduce(options: ReproduceOptions, *, ids: _Ids = None) -> None:
-    """Claims by their ids, or all of them."""
+    """Run claims by id, or all of them."""
     if not ids and not options.everything:
-        only = "without an ID or --all it lists the claims and takes --json and --output alone."
+        only = "without an ID or --all it lists the claims and takes only --json and --output."
         refuse("reproduce", sorted(options.given - {"as_json", "output"}), options, only)
         series = over_seeds(claim_runs(options.output or OUTPUT_FOLDER))
-        last = {same.runs[0].id: same for same in series}  # of each claim, the last
+        last = {same.runs[0].id: same for same in series}  # the latest of each claim
         _print_entries("claim", last, as_json=options.as_json)
         return
     if ids and options.everything:
@@ -337,12 +353,12 @@ def reproduce(options: ReproduceOptions, *, ids: _Ids = None) -> None:
         raise typer.Exit(2)
 
 
-@app.command(**_help("Answer a question with many small networks, and charts.", "study"))
+@app.command(**_help("Run a study: many small networks, tables and charts.", "study"))
 @takes(ExperimentOptions)
 def study(options: ExperimentOptions, *, id_: _Id = None) -> None:
-    """A study by its id."""
+    """Run a study by id."""
     if id_ is None:
-        only = "without an ID it lists what there is and takes --json alone."
+        only = "without an ID it lists the studies and takes only --json."
         refuse("study", sorted(options.given - {"as_json"}), options, only)
         _print_entries("study", {}, as_json=options.as_json)
         return
@@ -354,7 +370,7 @@ def study(options: ExperimentOptions, *, id_: _Id = None) -> None:
 
 
 def _print_entries(kind: Kind, last_runs: Mapping[str, ClaimSeries], *, as_json: bool) -> None:
-    """Claims or studies, a line each, or as an array; of a claim also how it last ended."""
+    """Print claims or studies, one per line or as a JSON array; claims with their last verdict."""
     rows, lines = [], {}
     for listed in entries(kind).values():
         last = last_runs.get(listed.id)

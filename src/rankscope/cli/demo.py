@@ -1,4 +1,4 @@
-"""A model of MiniLM's size with one fault, and its healthy twin: made here, nothing downloaded."""
+"""A random model of MiniLM's size with one fault, and the same model without it; no download."""
 
 import copy
 import zlib
@@ -21,7 +21,7 @@ _SAMPLES, _TOKENS = 8, 48
 
 
 class Pair(NamedTuple):
-    """The same model twice, on the same texts: with one norm's gain near zero, and whole."""
+    """The same model on the same texts, with one norm's gain near zero and without."""
 
     broken: Subject
     healthy: Subject
@@ -29,7 +29,7 @@ class Pair(NamedTuple):
 
 @checked
 def demo_pair(seed: Seed = 0) -> Pair:
-    """Both models as a diagnosis takes them.
+    """Both models as subjects of a diagnosis.
 
     >>> pair = demo_pair()
     >>> pair.broken.network.spec.layers, pair.broken.name == pair.healthy.name
@@ -47,12 +47,12 @@ def demo_pair(seed: Seed = 0) -> Pair:
     with global_stream(seed, "demo"):
         healthy = transformers.BertModel(config).eval()
         for module in healthy.modules():
-            if isinstance(module, nn.LayerNorm):  # biases as training leaves them: not zero
+            if isinstance(module, nn.LayerNorm):  # trained biases are not zero
                 nn.init.normal_(module.bias, std=0.1)
     broken = copy.deepcopy(healthy)
     with torch.no_grad():
         broken.get_parameter(FAULT).mul_(FACTOR)
-    # Words as numbers: a model that has read nothing needs no tokeniser of its own.
+    # Hash words to ids: an untrained model needs no tokeniser of its own.
     ids = [
         [3 + zlib.crc32(word.encode()) % (_WORDS - 3) for word in text.lower().split()][:_TOKENS]
         for text in passages()[:_SAMPLES]

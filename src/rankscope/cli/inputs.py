@@ -1,4 +1,4 @@
-"""From options to configurations; imported only once a command runs."""
+"""From options to configurations; imported only when a command runs."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -33,24 +33,26 @@ if TYPE_CHECKING:
 
 
 def question(id_: str, options: QuestionOptions, **chosen: Any) -> Any:
-    """The configuration of a question: what was written about its subject, and ``chosen``."""
-    said = _said(options) | {name: chosen[name] for name in chosen if name in options.given}
-    return ask(CATALOGUE[id_], said, Sources(dialect=COMMAND_LINE)).configure()
+    """The configuration of a question, from the options given and ``chosen``."""
+    fields = _given(options) | {name: chosen[name] for name in chosen if name in options.given}
+    return ask(CATALOGUE[id_], fields, Sources(dialect=COMMAND_LINE)).configure()
 
 
 def comparison(options: QuestionOptions, models: Sequence[str]) -> Any:
-    """The configuration of a comparison: those that are compared, and what all of them read."""
+    """The configuration of a comparison: the models and the input they share."""
     compare = CATALOGUE["compare"]
     setup = Setup.of(
-        _said(options), compare.asks, Sources(dialect=COMMAND_LINE), several_models=True
+        _given(options), compare.asks, Sources(dialect=COMMAND_LINE), several_models=True
     )
     usable_device("--device", setup.device)
     compared = compare.module().compared_models(list(models))
     drawn = [model for model in compared if model.at_init]
     if "seed" in options.given and not drawn:
-        raise InputError(f"--seed {setup.seed} changes nothing: no model has @init behind it.")
+        raise InputError(f"--seed {setup.seed} has no effect: no model is followed by @init.")
     if setup.pickled and len(drawn) == len(compared):
-        raise InputError("--pickled is about pretrained weights, and @init draws new ones.")
+        raise InputError(
+            "--pickled applies to pretrained weights, but every model is followed by @init."
+        )
     same = ("special_tokens", "tokenizer", "pickled", "device", "dtype", "seed")
     return compare.configuration(
         models=compared,
@@ -63,24 +65,24 @@ def comparison(options: QuestionOptions, models: Sequence[str]) -> Any:
     )
 
 
-def _said(options: Options) -> dict[str, Any]:
-    """What was written about a setup; files by their names."""
-    written = {name: getattr(options, name, None) for name in options.given - OF_ANSWERS}
+def _given(options: Options) -> dict[str, Any]:
+    """The options given about a setup; paths as strings."""
+    values = {name: getattr(options, name, None) for name in options.given - OF_ANSWERS}
     return {
         name: str(value) if isinstance(value, Path) else value
-        for name, value in written.items()
+        for name, value in values.items()
         if value is not None
     }
 
 
 def affordable(metrics: Sequence[str], *, tokens: int) -> tuple[str, ...]:
-    """The metrics less those of every head that are cubic in many tokens; it is said which."""
+    """The metrics without those whose cost is cubic in a long sequence; prints which ones."""
     if tokens <= MOST_TOKENS_CUBED:
         return tuple(metrics)
     left_out = [name for name in metrics if name in CUBIC_METRICS]
     print_error(
-        f"left out of 'all', because {tokens} tokens make them slow: {', '.join(left_out)}; "
-        "--metrics takes them by name."
+        f"'all' excludes metrics that are slow at {tokens} tokens: {', '.join(left_out)}; name "
+        "them in --metrics to include them."
     )
     return tuple(name for name in metrics if name not in left_out)
 
@@ -88,9 +90,9 @@ def affordable(metrics: Sequence[str], *, tokens: int) -> tuple[str, ...]:
 def configurations(
     command: str, chosen: Sequence[Entry], options: ExperimentOptions
 ) -> dict[Entry, dict[str, Any]]:
-    """For each claim or study the fields that were chosen and that it has.
+    """The fields given by options, for each claim or study.
 
-    An option that none of them takes is refused; one that only some take is for those.
+    An option that none of them accepts is an error; one that only some accept applies to those.
     """
     asked = " ".join([command, *(entry.id for entry in chosen)])
     written = dict.fromkeys(name for entry in chosen for name in taken(entry))
@@ -125,13 +127,13 @@ def _fields(entry: Entry, options: ExperimentOptions) -> dict[str, Any]:
 
 
 def _models(options: ExperimentOptions, usual: "Sequence[Model]") -> "tuple[Model, ...]":
-    """Models to try: built-in ones at initialisation, and real ones with their weights."""
+    """Models to run: built-in ones at initialisation, and pretrained ones."""
     from rankscope.ask import Model, built_in  # imports Transformers
 
     if options.pickled and not options.pretrained:
-        raise InputError("--pickled is about --pretrained models, and none was named.")
+        raise InputError("--pickled applies to --pretrained models, but none is given.")
     fresh = built_in(*names(options.models)) if "models" in options.given else tuple(usual)
-    if options.pretrained:  # nothing has to stand in for a trained model then
+    if options.pretrained:  # no substitute for a trained model is needed then
         fresh = tuple(model for model in fresh if not model.trained_here)
     trained: dict[str, Model] = {}
     for written in options.pretrained or []:
@@ -141,5 +143,5 @@ def _models(options: ExperimentOptions, usual: "Sequence[Model]") -> "tuple[Mode
         label = f"{label} {alike + 1}" if alike else label
         trained[label] = Model(source, label=label, pickled=options.pickled)
     if not fresh and not trained:
-        raise InputError("there is no model to try; name some with --models or --pretrained.")
+        raise InputError("no model is given; name some with --models or --pretrained.")
     return (*fresh, *trained.values())

@@ -1,4 +1,4 @@
-"""Everything that goes by a name, kind by kind, read off the catalogues."""
+"""``rankscope list``: models, metrics, masks and so on, from their catalogues."""
 
 from collections.abc import Callable, Iterable
 from typing import Annotated, Any, Literal
@@ -12,7 +12,7 @@ from rankscope.experiments import entries
 
 Kind = Literal["models", "metrics", "masks", "scores", "norms", "claims", "studies", "figures"]
 Named = dict[str, Any]
-"""What is listed: its ``name``, what it is in ``words``, and whatever else is known of it."""
+"""An entry of a list: its ``name``, a description in ``words``, and further fields."""
 
 
 def _models() -> Iterable[Named]:
@@ -78,36 +78,41 @@ def _experiments(kind: EntryKind) -> Iterable[Named]:
         yield {"name": entry.id, "words": words, "source": source}
 
 
-KINDS: dict[Kind, Callable[[], Iterable[Named]]] = {
-    "models": _models,
-    "metrics": _metrics,
-    "masks": _masks,
-    "scores": _scores,
-    "norms": _norms,
-    "claims": lambda: _experiments("claim"),
-    "studies": lambda: _experiments("study"),
-    "figures": _figures,
+KINDS: dict[Kind, tuple[str, Callable[[], Iterable[Named]]]] = {
+    "models": ("Built-in model configurations", _models),
+    "metrics": ("Metrics of hidden states and attention", _metrics),
+    "masks": ("Attention masks", _masks),
+    "scores": ("Attention scores", _scores),
+    "norms": ("Normalisation layers", _norms),
+    "claims": ("Claims of papers, for 'rankscope reproduce'", lambda: _experiments("claim")),
+    "studies": ("Studies, for 'rankscope study'", lambda: _experiments("study")),
+    "figures": ("Chart types of rankscope.show.figures", _figures),
 }
 
 
 @app.command("list")
 def list_names(
     kind: Annotated[
-        Kind | None, typer.Argument(help="What to list; all kinds, briefly, unless given.")
+        Kind | None, typer.Argument(help="What to list; without it, the kinds are listed.")
     ] = None,
     *,
-    as_json: Annotated[bool, typer.Option("--json", help="As JSON on standard output.")] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print as JSON; without KIND, all lists.")
+    ] = False,
 ) -> None:
-    """List what goes by a name: models, metrics, masks, scores, norms, claims, studies, figures."""
-    listed = {name: list(make()) for name, make in KINDS.items() if kind in (None, name)}
+    """List models, metrics, masks, scores, norms, claims, studies or figures."""
+    if kind is None and not as_json:  # imports nothing, so that it is fast
+        print_list(
+            {name: f"{words} ('rankscope list {name}')" for name, (words, _) in KINDS.items()}
+        )
+        return
+    listed = {name: list(make()) for name, (_, make) in KINDS.items() if kind in (None, name)}
     if as_json:
         print_json(listed if kind is None else listed[kind])
-    elif kind is None:
-        print_list({name: ", ".join(named["name"] for named in listed[name]) for name in listed})
-    else:
+    elif kind is not None:
         print_list({named["name"]: named["words"] for named in listed[kind]})
 
 
 def _first_line(described: Any) -> str:
-    """The first sentence of a docstring, without its marks."""
+    """The first sentence of a docstring, without markup."""
     return str(described.__doc__).strip().splitlines()[0].rstrip(".").replace("``", "")

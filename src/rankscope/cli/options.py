@@ -1,6 +1,6 @@
-"""The options of commands: those of what is asked about, and of where the answer goes.
+"""Options of the commands: of the model and its input, and of the output.
 
-Nothing heavy is imported here, so that ``--help`` answers at once.
+Nothing heavy is imported here, so that ``--help`` is fast.
 """
 
 import functools
@@ -20,7 +20,7 @@ from rankscope.errors import InputError
 from rankscope.experiments import CATALOGUE, ENTRIES, Entry
 
 WORDS: Final = "rankscope.words"
-"""Where the application keeps the words of its command line."""
+"""Key under which the application stores the arguments of its command line."""
 
 
 def option(help_text: str, *names: str, panel: str, **more: Any) -> Any:
@@ -34,36 +34,30 @@ in_run = functools.partial(option, panel="Run")
 
 @dataclass(frozen=True)
 class Options:
-    """What every command is given: its options, which of them were really written, and how."""
+    """Options of a command, and which of them were given."""
 
     given: frozenset[str] = frozenset()
-    command: str = ""  # the command line, as one would type it to get the same answer
+    command: str = ""  # the command line that reproduces the result
 
 
 @dataclass(frozen=True)
 class OutputOptions(Options):
-    """Where the result goes."""
+    """Where the result is written."""
 
     output: Annotated[
         Path | None,
-        in_output("Folder for files; rankscope-output unless given, with --json none."),
+        in_output("Folder for files (default: rankscope-output; with --json: none)."),
     ] = None
-    as_json: Annotated[bool, in_output("Result as JSON on standard output.", "--json")] = False
-    table: Annotated[
-        bool, in_output("With --json also the whole table, every number of it.", "--table")
-    ] = False
-    full: Annotated[bool, in_output("Print everything, not only the answer.", "--full")] = False
-    charts: Annotated[
-        bool, in_output("Also each chart of the page as a picture (PNG).", "--charts")
-    ] = False
-    csv: Annotated[
-        bool, in_output("Also the whole table as CSV, beside the Parquet file.", "--csv")
-    ] = False
+    as_json: Annotated[bool, in_output("Print the result as JSON.", "--json")] = False
+    table: Annotated[bool, in_output("Include the full table in the JSON.", "--table")] = False
+    full: Annotated[bool, in_output("Print all details, not only the answer.", "--full")] = False
+    charts: Annotated[bool, in_output("Also save each chart as PNG.", "--charts")] = False
+    csv: Annotated[bool, in_output("Also save the full table as CSV.", "--csv")] = False
 
 
 @dataclass(frozen=True)
 class QuestionOptions(OutputOptions):
-    """The same of what is estimated first; what is asked about is added by ``asking``."""
+    """Output options of a question; ``asking`` adds those of the model and its input."""
 
     yes: Annotated[
         bool,
@@ -73,12 +67,12 @@ class QuestionOptions(OutputOptions):
 
 @dataclass(frozen=True)
 class PartsOptions(Options):
-    """What is meant by SAN."""
+    """What the variants (SAN, ...) leave out."""
 
     parts: Annotated[
         Parts,
         option(
-            "What SAN and the others lack. "
+            "What the variants (SAN, ...) leave out. "
             + " ".join(f"{name}: {words}." for name, words in PARTS.items()),
             panel="Reading",
         ),
@@ -92,9 +86,9 @@ def asking(
     but: Sequence[str] = (),
     **helps: str,
 ) -> type[QuestionOptions]:
-    """Options of a question: the fields of a setup, or ``only`` some, and ``more`` of its own.
+    """Options of a question: the fields of a setup, or ``only`` some, and ``more`` groups.
 
-    ``helps`` are words that differ from those of the setup.
+    ``helps`` replaces help texts of the setup.
     """
     listed = []
     for name, (word, kind, default) in ask_options(CATALOGUE[question].asks).items():
@@ -120,87 +114,90 @@ FIELDS: Final[Mapping[str, tuple[str, ...]]] = {
     "length": ("length",),
     "parts": ("parts",),
 }
-"""What of a claim's or study's configuration can be set, and by which options."""
+"""Fields of a claim's or study's configuration that options can set, and those options."""
 
 
 def taken(entry: Entry) -> list[str]:
-    """The options of a claim or a study, as they are written."""
+    """The options of a claim or a study, as typed."""
     listed = [name for fields_ in FIELDS if fields_ in entry.options for name in FIELDS[fields_]]
     return list(map(COMMAND_LINE.name, listed))
 
 
 def _experiment(help_text: str, fields_set: str, *names: str) -> Any:
-    """An option of claims and studies, with the list of those that take it."""
+    """An option of claims and studies; its help lists those that accept it."""
     known = [entry for entry in ENTRIES if entry.kind != "question"]
     settable = set(fields_set.split())
     taking = [entry.id for entry in known if settable & set(entry.options)]
     others = [entry.id for entry in known if not settable & set(entry.options)]
-    few = f"All but {', '.join(others)}" if len(others) < len(taking) else ", ".join(taking)
+    few = f"All except {', '.join(others)}" if len(others) < len(taking) else ", ".join(taking)
     return option(f"{help_text} [{few}]", *names, panel="Choices", show_default=False)
 
 
 @dataclass(frozen=True)
 class ExperimentOptions(OutputOptions):
-    """What can be chosen about a claim or a study; each takes some of it and has its defaults."""
+    """Options of claims and studies; each accepts some of them and has its own defaults."""
 
-    seed: Annotated[int, _experiment("Seed of whatever is random.", "seed")] = 0
+    seed: Annotated[int, _experiment("Random seed.", "seed")] = 0
     models: Annotated[
-        str, _experiment("Built-in names, tried at initialisation, comma-separated.", "models")
+        str, _experiment("Comma-separated built-in models, used at initialisation.", "models")
     ] = ""
     pretrained: Annotated[
         list[str] | None,
-        _experiment("A folder or Hub id with weights, or LABEL=one; may be repeated.", "models"),
+        _experiment(
+            "Folder or Hub id of a pretrained model, or LABEL=folder; repeatable.", "models"
+        ),
     ] = None
     pickled: Annotated[
-        bool, _experiment("Also read pickle files (weights only).", "models", "--pickled")
+        bool, _experiment("Allow pickled weights (weights only).", "models", "--pickled")
     ] = False
     text: Annotated[
         Path | None,
         _experiment(
-            "Your own text, a paragraph per sample, or for D7 a TSV or text file of sentences; '-' "
-            "for standard input.",
+            "Text file with one paragraph per sample (D7: a TSV or text file of sentences); '-' "
+            "reads standard input.",
             "texts sentences",
         ),
     ] = None
-    samples: Annotated[int, _experiment("Samples at most.", "texts")] = Asks.samples
-    length: Annotated[int, _experiment("Tokens per sample at most.", "length")] = Asks.length
+    samples: Annotated[int, _experiment("Maximum number of samples.", "texts")] = Asks.samples
+    length: Annotated[int, _experiment("Maximum tokens per sample.", "length")] = Asks.length
 
 
 @dataclass(frozen=True)
 class ReproduceOptions(ExperimentOptions):
-    """The same, what is meant by SAN, and how much is to be run."""
+    """Options of ``reproduce``: also the variants, the scale and the seeds."""
 
     parts: Annotated[
-        Parts, _experiment("What SAN and the others lack; paper: as its code.", "parts")
+        Parts,
+        _experiment(
+            "What the variants (SAN, ...) leave out; paper: as in the paper's code.", "parts"
+        ),
     ] = "paper"
 
     output: Annotated[
         Path | None,
-        in_output(
-            "Folder for results, which are not computed twice; rankscope-output unless given."
-        ),
+        in_output("Folder for results, which are reused (default: rankscope-output)."),
     ] = None
     as_json: Annotated[
-        bool, in_output("An array on standard output, an object for each run of a claim.", "--json")
+        bool, in_output("Print a JSON array with one object per run of a claim.", "--json")
     ] = False
     everything: Annotated[bool, in_run("Run every claim.", "--all")] = False
     scale: Annotated[
         Literal["quick", "paper"],
-        in_run(
-            "quick: minutes on a laptop; paper: the papers' own sizes, on a GPU if there is one."
-        ),
+        in_run("quick: minutes on a laptop; paper: the papers' sizes, on a GPU if available."),
     ] = "quick"
     seeds: Annotated[
-        int, in_run("Run each claim with so many seeds, and say if its verdict is stable.")
+        int, in_run("Number of seeds per claim; reports whether the verdict is stable.")
     ] = 1
-    fresh: Annotated[bool, in_run("Compute anew what the folder already holds.", "--fresh")] = False
+    fresh: Annotated[bool, in_run("Recompute results that the folder already has.", "--fresh")] = (
+        False
+    )
     redraw: Annotated[
-        bool, in_run("Draw pictures and pages anew, without computing.", "--redraw")
+        bool, in_run("Regenerate charts and pages from saved results.", "--redraw")
     ] = False
 
 
 OF_ANSWERS: Final = frozenset(slot.name for slot in fields(QuestionOptions))
-"""Options about where an answer goes."""
+"""Options about the output."""
 
 
 def names(listed: str) -> list[str]:
@@ -209,16 +206,16 @@ def names(listed: str) -> list[str]:
 
 
 def refuse(command: str, unused: Iterable[str], options: Options, takes: str) -> None:
-    """Raise if an option was written that a command has no use for."""
+    """Raise if an option was given that the command does not accept."""
     for name in unused:
         if name in options.given:
-            raise InputError(f"{command} takes no {COMMAND_LINE.name(name)}; {takes}")
+            raise InputError(f"{command} does not take {COMMAND_LINE.name(name)}; {takes}")
 
 
 def takes(group: type[Options]) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Give a command the options of a group; it is called with the group, filled.
+    """Add the options of a group to a command, which is called with an instance of the group.
 
-    Typer reads options off a function's signature, so that signature is put together here.
+    Typer reads options from a function's signature, so that signature is built here.
     """
 
     def decorate(command: Callable[..., None]) -> Callable[..., None]:
@@ -250,7 +247,7 @@ def takes(group: type[Options]) -> Callable[[Callable[..., None]], Callable[...,
 
 
 def as_typed(context: typer.Context) -> str:
-    """The command line, less where the answer goes: equal questions are asked in equal words."""
+    """The command line without output options, so that equal questions have equal commands."""
     shown = ("--json", "--table", "--full", "--charts")
     words = [word for word in context.meta.get(WORDS, ()) if word not in shown]
     kept = [

@@ -1,4 +1,4 @@
-"""Runs with a progress bar, and results → files, terminal or JSON."""
+"""Run experiments with a progress bar; write results to files, the terminal or JSON."""
 
 import os
 import time
@@ -30,14 +30,14 @@ from rankscope.run import (
 )
 from rankscope.show import report
 
-_MORE: Final = "; --full prints the rest, which is on the page with its charts."
+_MORE: Final = "; details and charts are on the page (or use --full)"
 
 
 def run(entry: Entry, config: Any, options: OutputOptions) -> Result:
-    """Run an experiment under a configuration, and deliver its result."""
+    """Run an experiment with a configuration, and print and write its result."""
     _refuse_useless(options)
     if isinstance(options, QuestionOptions) and not options.yes:
-        # What is asked about stays as it is: fewer draws, or less text.
+        # Suggest options that do not change the model: fewer draws, or less text.
         draws = "--draws, " * hasattr(config, "draws")
         refuse_unasked(entry.module().cost(config), f"{draws}--samples, --length")
     folder = None if options.as_json and options.output is None else _folder(options)
@@ -45,11 +45,11 @@ def run(entry: Entry, config: Any, options: OutputOptions) -> Result:
     with progress() as begin:
         result = entry.run(config, begin(entry.id))
     seconds = time.perf_counter() - start
-    if options.command:  # for whoever finds its files
+    if options.command:  # so that its files say how they were made
         result = replace(result, provenance={"command": options.command, **result.provenance})
     drawn = {"charts": options.charts}
     files = {} if folder is None else _with_csv(report.names(result, folder, **drawn), options)
-    # Before anything is written or drawn, so that no full disk can cost the answer.
+    # Print before writing files, so that the result survives a full disk.
     if options.as_json:
         print_json(report.to_json(result, files, with_table=options.table))
     else:
@@ -58,29 +58,29 @@ def run(entry: Entry, config: Any, options: OutputOptions) -> Result:
         return result
     _write_csv(result, files)
     with progress() as begin:
-        report.write(result, folder, **drawn, on_step=begin("drawing"))
+        report.write(result, folder, **drawn, on_step=begin("writing"))
     if not options.as_json:
         _print_files(files, seconds, "" if options.full or not report.has_screen(result) else _MORE)
     return result
 
 
 def _refuse_useless(options: OutputOptions) -> None:
-    """Raise if an option is about what is not asked for."""
-    nothing_written = options.as_json and options.output is None
+    """Raise if an option has no effect."""
+    no_files = options.as_json and options.output is None
     for name in ("csv", "charts"):
-        if getattr(options, name) and nothing_written:
+        if getattr(options, name) and no_files:
             raise InputError(
-                f"--{name} writes files, and with --json none are written without --output."
+                f"--{name} writes a file, but --json writes none unless --output is given."
             )
     if options.table and not options.as_json:
-        raise InputError("--table is about --json; the table is a file beside the page anyway.")
+        raise InputError("--table needs --json; the table is always written as a file.")
 
 
 def reproduce(chosen: Mapping[Entry, Mapping[str, Any]], options: ReproduceOptions) -> bool:
-    """Run claims, each with the fields chosen for it, and say how each ended; whether all ran."""
+    """Run claims with the fields given for each, and print verdicts; return whether all ran."""
     whole("--seeds", options.seeds, least=1, most=MOST_SEEDS)
     if options.table and not options.as_json:
-        raise InputError("--table is about --json; the table is a file beside the page anyway.")
+        raise InputError("--table needs --json; the table is always written as a file.")
     folder = _folder(options)
     done: list[Reproduction] = []
     claims_done = 0
@@ -101,14 +101,15 @@ def reproduce(chosen: Mapping[Entry, Mapping[str, Any]], options: ReproduceOptio
                     _print_line(of_claim)
     except KeyboardInterrupt:
         print_error(
-            f"{claims_done} of {len(chosen)} claims are done and kept in {folder}; the same "
-            "command goes on from there."
+            f"{claims_done} of {len(chosen)} claims are done and saved in {folder}; run the same "
+            "command again to resume."
         )
         raise
     if options.as_json:
         series = over_seeds([outcome.run for outcome in done])
         seeds = {run.stem or run.id: same.seeds for same in series for run in same.runs}
-        print_json([_json(each, seeds[each.run.stem or each.run.id], options) for each in done])
+        shown = [_json(ran, seeds[ran.run.stem or ran.run.id], options) for ran in done]
+        print_json(shown)
     else:
         alone = done[0] if len(chosen) == 1 else None
         if alone and alone.result is not None:
@@ -118,13 +119,13 @@ def reproduce(chosen: Mapping[Entry, Mapping[str, Any]], options: ReproduceOptio
         _print_files({**(alone.files if alone else {}), "summary": str(folder / SUMMARY)})
     failed = [outcome for outcome in done if outcome.run.failure]
     for outcome in failed:
-        ended = "could not be run" if outcome.result is None else "ran, but was not written"
-        print_error(f"{outcome.entry.id} {ended}: {outcome.run.failure}")
+        problem = "failed" if outcome.result is None else "ran, but its files were not written"
+        print_error(f"{outcome.entry.id} {problem}: {outcome.run.failure}")
     return not failed
 
 
 def _with_csv(files: Mapping[str, str], options: OutputOptions) -> dict[str, str]:
-    """Files by what they are; the table as CSV among them if that was asked for."""
+    """The files by kind, with the CSV table if ``--csv`` is given."""
     if not options.csv or "table" not in files:
         return dict(files)
     csv = str(Path(files["table"]).with_suffix(".csv"))
@@ -137,33 +138,33 @@ def _write_csv(result: Result, files: Mapping[str, str]) -> None:
 
 
 def _print_line(outcomes: Sequence[Reproduction]) -> None:
-    """How a claim ended, over all of its seeds."""
+    """Print the verdict of a claim over all of its seeds."""
     took = sum(outcome.run.seconds or 0.0 for outcome in outcomes if not outcome.from_before)
-    taken = "from before" if all(each.from_before for each in outcomes) else f"{took:.1f} s"
+    reused = all(outcome.from_before for outcome in outcomes)
+    time_taken = "saved earlier" if reused else f"{took:.1f} s"
     console = Console(soft_wrap=True, highlight=False, markup=False)
     for series in over_seeds([outcome.run for outcome in outcomes]):
         ended = f"{series.verdict}; {series.seeds}"
         if series.runs[0].failure:
-            ended = "could not be run"
-        console.print(without_controls(f"{series.runs[0].id:<4} {ended} ({taken})"))
+            ended = "failed"
+        console.print(without_controls(f"{series.runs[0].id:<4} {ended} ({time_taken})"))
         console.print(without_controls(f"     {outcomes[0].entry.title}"))
 
 
 def _json(outcome: Reproduction, seeds: str, options: OutputOptions) -> dict[str, Any]:
-    """A result as ever, and beside it how it came about; one that failed has no figures."""
+    """A result as JSON with how it was computed; a failed one has no figures."""
     run, claim = outcome.run, outcome.entry
-    came = {"scale": run.scale, "seconds": run.seconds, "failure": run.failure or None}
-    came |= {"from_before": outcome.from_before, "seeds": seeds}
+    how = {"scale": run.scale, "seconds": run.seconds, "failure": run.failure or None}
+    how |= {"from_before": outcome.from_before, "seeds": seeds}
     if outcome.result is None:
         named = {"id": claim.id, "title": claim.title, "source": claim.source}
-        return {**named, "verdict": None, **came}
-    told = report.to_json(outcome.result, outcome.files, with_table=options.table)
-    return {**told, **came}
+        return {**named, "verdict": None, **how}
+    return {**report.to_json(outcome.result, outcome.files, with_table=options.table), **how}
 
 
 @contextmanager
 def progress() -> Iterator[Callable[[str], OnStep]]:
-    """A bar on standard error, so that standard output stays clean; a new line for each phase."""
+    """A progress bar on standard error, with one line per phase."""
     columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn())
     console = Console(stderr=True)
     hidden = not console.is_terminal
@@ -179,22 +180,24 @@ def progress() -> Iterator[Callable[[str], OnStep]]:
 
 
 def _folder(options: OutputOptions) -> Path:
-    """Where files go; made before any work is done, so that no result is lost for want of it."""
+    """The output folder, created before any work so that no result is lost."""
     folder = options.output or OUTPUT_FOLDER
     try:
         str(folder).encode()
         folder.mkdir(parents=True, exist_ok=True)
     except UnicodeEncodeError:
-        raise InputError(f"--output {str(folder)!r} is no UTF-8; choose another name.") from None
+        raise InputError(
+            f"--output {str(folder)!r} is not valid UTF-8; choose another name."
+        ) from None
     except OSError as error:
-        raise InputError(f"--output {folder} cannot be made a folder: {error.strerror}.") from error
+        raise InputError(f"--output {folder} cannot be created: {error.strerror}.") from error
     if not os.access(folder, os.W_OK):
-        raise InputError(f"--output {folder} cannot be written to.")
+        raise InputError(f"--output {folder} is not writable.")
     return folder
 
 
 def _print_files(files: Mapping[str, str], seconds: float | None = None, more: str = "") -> None:
-    """Where the files are, the page last."""
+    """Print the paths of the files, the page last."""
     print()
     if seconds is not None:
         print(f"Took {seconds:.1f} s{more}")

@@ -1,4 +1,4 @@
-"""Lists and JSON on standard output, and one sentence on standard error; imports nothing heavy."""
+"""Print lists and JSON to standard output, and errors to standard error; no heavy imports."""
 
 import json
 import re
@@ -12,26 +12,26 @@ _CONTROLS = re.compile(r"[\x00-\x08\x0a-\x1f\x7f-\x9f]")
 
 
 def print_json(value: Any) -> None:
-    """JSON on standard output, in one line."""
+    """Print JSON on one line."""
     json.dump(value, sys.stdout, allow_nan=False)
     sys.stdout.write("\n")
     sys.stdout.flush()
 
 
 def print_list(lines: Mapping[str, str]) -> None:
-    """Names and what they are, a line each; in a terminal, lines are broken beside the names."""
+    """Print names and descriptions, one per line; in a terminal, descriptions wrap in a column."""
     margin = max(map(len, lines)) + 2
     for name, words in lines.items():
-        print(_broken(f"{name:<{margin}}{words}", sys.stdout, margin))
+        print(_wrapped(f"{name:<{margin}}{words}", sys.stdout, margin))
 
 
 def print_error(sentence: str) -> None:
-    """A sentence on standard error; in a terminal, it is broken between words only."""
-    print(_broken(f"rankscope: {sentence}", sys.stderr), file=sys.stderr)
+    """Print a sentence to standard error; in a terminal, it wraps between words only."""
+    print(_wrapped(f"rankscope: {sentence}", sys.stderr), file=sys.stderr)
 
 
 def without_controls(line: str) -> str:
-    r"""A line that cannot steer a terminal: what names and files bring along is only shown.
+    r"""Replace control characters, so that names and file contents cannot control the terminal.
 
     >>> without_controls("a\x1b[31mb")
     'a�[31mb'
@@ -39,7 +39,7 @@ def without_controls(line: str) -> str:
     return _CONTROLS.sub("�", line)
 
 
-def _broken(line: str, stream: TextIO, margin: int = 0) -> str:
+def _wrapped(line: str, stream: TextIO, margin: int = 0) -> str:
     line = without_controls(line)
     if not stream.isatty():
         return line

@@ -1,4 +1,4 @@
-"""``rankscope sweep``: run a grid, see how far it is, make tables and charts of it."""
+"""``rankscope sweep``: run a grid, show its progress, make tables and charts."""
 
 import functools
 from dataclasses import dataclass, field, make_dataclass
@@ -13,8 +13,8 @@ from rankscope.cli.options import Options, in_output, in_run, option, takes
 from rankscope.run import ENGINES
 
 _chart = functools.partial(option, panel="Chart")
-_JSON = in_output("The answer as JSON on standard output.", "--json")
-_Folder = Annotated[Path, typer.Argument(metavar="DIR", help="The folder of a sweep.")]
+_JSON = in_output("Print the result as JSON.", "--json")
+_Folder = Annotated[Path, typer.Argument(metavar="DIR", help="Folder of a sweep.")]
 
 _Engine: Any = Literal[*ENGINES]
 _ENGINES = ", ".join(f"{name}: {kind.help}" for name, kind in ENGINES.items())
@@ -34,72 +34,65 @@ _EngineOptions: Any = make_dataclass(
 
 @dataclass(frozen=True)
 class SweepOptions(_EngineOptions):  # type: ignore[misc]
-    """How a grid is run, and where."""
+    """How and where a grid is run."""
 
     output: Annotated[
-        Path | None, in_output("Folder for results; by default rankscope-output/NAME of the grid.")
+        Path | None, in_output("Folder for results (default: rankscope-output/NAME of the grid).")
     ] = None
     as_json: Annotated[bool, _JSON] = False
     dry_run: Annotated[
-        bool, in_run("Only check the grid, and say how long it will take.", "--dry-run")
+        bool, in_run("Check the grid and estimate the time, but run nothing.", "--dry-run")
     ] = False
     quick: Annotated[
-        bool, in_run("The grid's quick form: what its table 'quick' replaces.", "--quick")
+        bool, in_run("Run the quick version defined by the grid's table 'quick'.", "--quick")
     ] = False
-    retry_failed: Annotated[
-        bool, in_run("Also repeat runs that failed before.", "--retry-failed")
-    ] = False
-    wait: Annotated[bool, in_run("Wait until no other sweep works in the folder.", "--wait")] = (
-        False
-    )
-    engine: Annotated[_Engine, in_run(f"What runs are carried out by ({_ENGINES}).")] = "processes"
+    retry_failed: Annotated[bool, in_run("Also repeat failed runs.", "--retry-failed")] = False
+    wait: Annotated[bool, in_run("Wait until no other sweep uses the folder.", "--wait")] = False
+    engine: Annotated[_Engine, in_run(f"Where runs are executed ({_ENGINES}).")] = "processes"
 
     @property
     def engine_options(self) -> dict[str, Any]:
-        """Those that were given."""
+        """The engine options given."""
         options = {name: getattr(self, name) for name in _ENGINE_OPTIONS}
         return {name: value for name, value in options.items() if value is not None}
 
 
 @dataclass(frozen=True)
 class TableOptions(Options):
-    """What is drawn along which axis, and where it goes."""
+    """Axes of the chart or table, and its output."""
 
     x: Annotated[
-        str | None, _chart("Axis of the grid on the x-axis, or 'layer'; 'depth' is 'layers'.")
+        str | None,
+        _chart("Sweep axis on the x-axis, or 'layer' ('depth' is an alias of 'layers')."),
     ] = None
     y: Annotated[
         str | None, _chart("Metric on the y-axis; optional if the sweep has only one.")
     ] = None
-    color: Annotated[str | None, _chart("An axis with a curve for each value.")] = None
-    facet: Annotated[str | None, _chart("An axis with a panel for each value.")] = None
+    color: Annotated[str | None, _chart("Sweep axis with one curve per value.")] = None
+    facet: Annotated[str | None, _chart("Sweep axis with one panel per value.")] = None
     heatmap: Annotated[
-        str | None, _chart("Two axes, X,Y: shades of the metric over both.", "--map")
+        str | None, _chart("Heatmap of the metric over two sweep axes, X,Y.", "--map")
     ] = None
     layer: Annotated[
-        int | None, _chart("The layer looked at; by default each run's last.", min=0)
+        int | None, _chart("Layer to show (default: the last of each run).", min=0)
     ] = None
     below: Annotated[
-        float | None, _chart("Instead of the metric, the first layer at which it is below this.")
+        float | None, _chart("Show the first layer where the metric is below this value.")
     ] = None
-    boundary: Annotated[
-        float | None, _chart("On a map, a line where the metric crosses this value.")
-    ] = None
-    only: Annotated[
-        list[str] | None, _chart("AXIS=VALUE[,VALUE]: leave others out; may be repeated.")
-    ] = None
-    pool: Annotated[str, _chart("Axes that medians go over, beside samples, comma-separated.")] = (
+    boundary: Annotated[float | None, _chart("Draw a contour at this value on the heatmap.")] = None
+    only: Annotated[list[str] | None, _chart("Filter: AXIS=VALUE[,VALUE]; repeatable.")] = None
+    pool: Annotated[str, _chart("Comma-separated axes to take medians over, besides samples.")] = (
         "seed"
     )
     output: Annotated[
         Path | None,
-        in_output("A chart (.html, .png, .svg) or a table (.parquet, .csv), by the file's ending."),
+        in_output("File to write: a chart (.html, .png, .svg) or a table (.parquet, .csv)."),
     ] = None
     as_json: Annotated[bool, _JSON] = False
 
 
 class _WithDefault(TyperGroup):
-    """A group whose first command may be left out: ``sweep GRID`` is ``sweep run GRID``."""
+    """A group with a default command: ``sweep GRID`` means ``sweep run GRID``."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         known = {*self.commands, *ctx.help_option_names}
@@ -114,10 +107,11 @@ app.add_typer(sweeps, name="sweep")
 
 @sweeps.callback()
 def sweep() -> None:
-    """Many runs over a grid of settings: 'sweep GRID.toml' runs what is not done yet.
+    """Run a grid of settings, and make tables and charts of the results.
 
-    'sweep run --help' lists the options. Whatever happens, what is done is kept; the same command
-    goes on from there.
+    'sweep GRID.toml' runs everything that is not done yet; options: 'sweep run
+    --help'. Results are saved as they finish, so that the same command resumes an
+    interrupted sweep.
     """
 
 
@@ -126,12 +120,12 @@ def sweep() -> None:
 def run(
     options: SweepOptions,
     *,
-    grid: Annotated[Path, typer.Argument(metavar="GRID.toml", help="The grid, a TOML file.")],
+    grid: Annotated[Path, typer.Argument(metavar="GRID.toml", help="Grid, a TOML file.")],
 ) -> None:
-    """Run a grid, here or on a Ray cluster; 'run' may be left out.
+    """Run a grid locally or on a Ray cluster; 'run' is optional.
 
-    The grid says what all runs share and, in its table 'axes', along what they differ; see
-    docs/sweeps.md.
+    The grid defines the settings that all runs share and, in its table 'axes',
+    those that vary; see docs/sweeps.md.
     """
     from rankscope.cli import sweeps as doing
 
@@ -143,7 +137,7 @@ def run(
 
 @sweeps.command()
 def status(*, folder: _Folder, as_json: Annotated[bool, _JSON] = False) -> None:
-    """How far a sweep is, what failed, and how fast it goes; also while it is running."""
+    """Show the progress, failures and speed of a sweep, also while it runs."""
     from rankscope.cli import sweeps as doing
 
     doing.status(folder, as_json=as_json)
@@ -152,10 +146,10 @@ def status(*, folder: _Folder, as_json: Annotated[bool, _JSON] = False) -> None:
 @sweeps.command()
 @takes(TableOptions)
 def table(options: TableOptions, *, folder: _Folder) -> None:
-    """All results as one table; with --x or --map, medians along axes, and a chart.
+    """Show all results as one table, or medians along axes with --x or --map.
 
-    'sweep table DIR --x depth --y relative_residual --color mask --facet norm' prints medians over
-    seeds and samples; with --output chart.html it draws them.
+    'sweep table DIR --x depth --y relative_residual --color mask --facet norm'
+    prints medians over seeds and samples; --output chart.html saves a chart.
     """
     from rankscope.cli import sweeps as doing
 

@@ -1,4 +1,4 @@
-"""Sweeps in the terminal or as JSON: their progress, how they ended, their tables and charts."""
+"""Sweeps in the terminal or as JSON: progress, outcome, tables and charts."""
 
 import math
 import sys
@@ -24,43 +24,42 @@ from rankscope.experiments import ENTRIES
 from rankscope.metric_catalogue import knowing
 from rankscope.metric_catalogue import metric as metric_words
 from rankscope.numerals import cut, gigabytes, list_words, plural, power_of_ten, setting_text, short
-from rankscope.process import last_words
+from rankscope.process import on_forced_exit
 
-_FIRST: Final = 5  # runs, or failures, that are told one by one
-_LONGEST: Final = 1000  # characters of an error; all of it is in the folder
-_LEAST: Final = 2**28  # bytes a process takes before it has done anything
-_EVERY: Final = 10.0  # seconds between two lines about progress where there is no terminal
+_FIRST: Final = 5  # runs, or failures, that are printed
+_LONGEST: Final = 1000  # characters of an error; the folder has the full text
+_LEAST: Final = 2**28  # bytes of an idle process
+_EVERY: Final = 10.0  # seconds between progress lines without a terminal
 _CHARTS: Final = (".html", ".svg", ".png")
 _TABLES: Final = (".parquet", ".csv")
 
 
 def run(grid: Path, options: SweepOptions) -> bool:
-    """Run what is not done yet, and tell how it ended; whether every run has a result."""
+    """Run what is not done yet and print a summary; return whether every run has a result."""
     plan = running.plan(running.read_grid(grid, quick=options.quick))
     folder, last = _folder(grid, options), [0]
 
-    def words() -> str:
-        done = f"{last[0]:,} of {plural(len(plan.runs), 'run')} are done and"
-        kept = done if last[0] else "what was done is"
-        return f"{kept} kept in {folder}; the same command goes on from there."
+    def how_to_resume() -> str:
+        done = f"{last[0]:,} of {plural(len(plan.runs), 'run')} are" if last[0] else "results are"
+        return f"{done} saved in {folder}; run the same command again to resume."
 
     if options.wait:
-        with suppress(RankscopeError):  # there is no sweep in it yet
+        with suppress(RankscopeError):  # no sweep in the folder yet
             if (holder := running.status(folder).holder) is not None:
-                print_error(f"waiting until the sweep in {folder} has ended ({holder}).")
+                print_error(f"waiting for the sweep in {folder} to finish ({holder}).")
     try:
-        with last_words(words), _progress(len(plan.runs), last) as tell:  # Ray is slow to end
+        with on_forced_exit(how_to_resume), _progress(len(plan.runs), last) as on_outcome:
             swept = running.sweep(
                 plan,
                 folder,
                 engine=options.engine,
                 retry_failed=options.retry_failed,
                 wait=options.wait,
-                on_outcome=tell,
+                on_outcome=on_outcome,
                 **options.engine_options,
             )
     except KeyboardInterrupt:
-        print_error(words())
+        print_error(how_to_resume())
         raise
     if options.as_json:
         failures = [asdict(failure) for failure in swept.failures]
@@ -68,18 +67,19 @@ def run(grid: Path, options: SweepOptions) -> bool:
         return not swept.failed
     lines = {"runs": str(swept), "folder": str(folder)}
     if plan.merged:
-        lines["merged"] = f"{plan.merged:,} points of the grid are the same as others"
-    if aside := swept.aside:
-        lines["aside"] = list_words([f"{path} ({wrong})" for path, wrong in aside.items()])
+        lines["merged"] = f"{plan.merged:,} points of the grid are duplicates"
+    if swept.aside:
+        aside = [f"{path} ({problem})" for path, problem in swept.aside.items()]
+        lines["moved aside"] = list_words(aside)
     if swept.failed:
-        lines["again"] = "with --retry-failed, the same command repeats what failed"
+        lines["failed"] = "run the same command with --retry-failed to repeat them"
     print_list({**lines, "next": f"rankscope sweep table {folder}"})
     _print_failures(swept.failures)
     return not swept.failed
 
 
 def dry_run(grid: Path, options: SweepOptions) -> None:
-    """Say how many runs a grid has and what they will take."""
+    """Print the number of runs of a grid, and the time and memory they need."""
     plan = running.plan(running.read_grid(grid, quick=options.quick))
     folder = _folder(grid, options)
     left = plan.left(folder)
@@ -90,10 +90,10 @@ def dry_run(grid: Path, options: SweepOptions) -> None:
         print_json({**asdict(cost), **counts, "first": first})
         return
     axes = [f"{', '.join(axis.names)} ({len(axis.points)})" for axis in plan.grid.axes]
-    merged = f"; {plan.merged:,} points of the grid are the same as others" * bool(plan.merged)
+    merged = f"; {plan.merged:,} points of the grid are duplicates" * bool(plan.merged)
     lines = {"runs": f"{len(plan.runs):,}, over {' × '.join(axes) or 'no axis'}{merged}"}
     if done:
-        lines["done"] = f"{done:,} of them; the rest is told of below"
+        lines["done"] = f"{done:,}; the estimates below are for the rest"
     if left:
         workers = options.engine_options.get("workers") or running.Processes().workers
         lines["time"] = cost.in_words(workers)
@@ -104,12 +104,12 @@ def dry_run(grid: Path, options: SweepOptions) -> None:
 
 
 def status(folder: Path, *, as_json: bool) -> None:
-    """How far the sweep in a folder is."""
+    """Print the progress of the sweep in a folder."""
     now = running.status(folder)
     if as_json:
         print_json({**asdict(now), "failed": now.failed, "left": now.left})
         return
-    kept = f"{plural(now.others, 'result')} of runs that are no longer in the grid"
+    kept = f"{plural(now.others, 'result')} of runs that are not in the grid any more"
     print_list({"runs": str(now), "state": now.state} | ({"kept": kept} if now.others else {}))
     _print_failures(now.failures)
 
@@ -126,24 +126,24 @@ def table(folder: Path, options: TableOptions) -> None:
     metric, pool = options.y or _only_metric(rows), names(options.pool)
     axes: dict[str, Any] = _axes(options, rows)
     chosen: dict[str, Any] = {"layer": options.layer, "below": options.below, "pool": pool}
-    rows = _of_metric(rows, metric).lazy()  # read once for numbers and chart
+    rows = _of_metric(rows, metric).lazy()  # read once for table and chart
     medians = tables.pooled(rows, metric=metric, by=[*axes.values()], **chosen)
     if options.as_json:
-        told = [{name: _plain(value) for name, value in row.items()} for row in medians.to_dicts()]
-        print_json({"metric": metric, "rows": told, "files": files})
+        finite = [{name: _plain(v) for name, v in row.items()} for row in medians.to_dicts()]
+        print_json({"metric": metric, "rows": finite, "files": files})
     else:
         _print_medians(medians, metric, axes.get("facet"), options.below)
     if "table" in files:
         _write(medians, Path(files["table"]))
     elif path:
-        from rankscope.show import figures  # brings Altair
+        from rankscope.show import figures  # imports Altair
 
         if options.heatmap is None:
             chart = figures.by_axis(rows, metric=metric, **axes, **chosen)
         else:
             axes["boundary"] = options.boundary
             chart = figures.axis_map(rows, metric=metric, **axes, **chosen)
-        about = f"Medians over samples and {', '.join(pool) or 'nothing else'}"
+        about = f"Medians over {list_words(['samples', *pool])}"
         title = str(chart.description).partition(". ")[0]
         figures.save(figures.labelled(chart.to_dict(), title, f"{about}; {folder.name}"), path)
     if files and not options.as_json:
@@ -151,30 +151,34 @@ def table(folder: Path, options: TableOptions) -> None:
 
 
 def _check(options: TableOptions) -> bool:
-    """Refuse what does not go together, before anything is read; whether there is a chart."""
+    """Raise if options conflict, before anything is read; return whether axes are given."""
     is_map, path = options.heatmap is not None, options.output
     drawn = is_map or options.x is not None
     ending = path.suffix.lower() if path else ""
     if is_map and options.x is not None:
-        raise InputError("--x draws curves and --map a map; give one of them.")
+        raise InputError("--x and --map exclude each other; give one of them.")
     if options.heatmap is not None and len(names(options.heatmap)) != 2:
-        raise InputError(f"--map {options.heatmap} names no two axes; write --map layers,skip.")
+        raise InputError(
+            f"--map {options.heatmap} does not name two axes; example: --map layers,skip."
+        )
     for name in ("color", "facet", "layer", "below", "boundary"):
         if name in options.given and not drawn:
-            raise InputError(f"--{name} is for a chart; say along what with --x or --map.")
+            raise InputError(f"--{name} needs --x or --map.")
     if is_map and options.color is not None:
-        raise InputError("a map has no --color, its shades are the metric; use --facet.")
+        raise InputError(
+            "--map does not take --color, because color shows the metric; use --facet."
+        )
     if options.boundary is not None and not is_map:
-        raise InputError("--boundary is a line on a map; give --map as well.")
+        raise InputError("--boundary needs --map.")
     if path and ending not in (*_CHARTS, *_TABLES):
-        raise InputError(f"--output {path} ends in none of {', '.join((*_CHARTS, *_TABLES))}.")
+        raise InputError(f"--output {path}: expected the suffix {', '.join((*_CHARTS, *_TABLES))}.")
     if ending in _CHARTS and not drawn:
-        raise InputError(f"--output {path} is a chart; say of what with --x or --map.")
+        raise InputError(f"--output {path} is a chart; give its axes with --x or --map.")
     return drawn
 
 
 def _axes(options: TableOptions, rows: pl.LazyFrame) -> dict[str, str]:
-    """Which column is laid out along what: keywords of the figures."""
+    """The column on each axis, as keywords of the figures."""
     axes = {"x": options.x, "color": options.color, "facet": options.facet}
     if options.heatmap is not None:
         x, y = names(options.heatmap)
@@ -183,7 +187,7 @@ def _axes(options: TableOptions, rows: pl.LazyFrame) -> dict[str, str]:
     named = {key: tables.axis_name(name, columns) for key, name in axes.items() if name}
     if len(set(named.values())) < len(named):
         listed = ", ".join(named.values())
-        raise InputError(f"{listed}: an axis is drawn in one place; name others.")
+        raise InputError(f"{listed}: a sweep axis can be used only once; name different ones.")
     return named
 
 
@@ -191,20 +195,20 @@ def _only_metric(rows: pl.LazyFrame) -> str:
     metrics = rows.select("metric").unique(maintain_order=True).collect()["metric"].to_list()
     if len(metrics) == 1:
         return str(metrics[0])
-    known = list_words(metrics, 12) or "no results yet"
-    raise InputError(f"--y names the metric; the sweep has {known}.")
+    available = list_words(metrics, 12) or "none yet"
+    raise InputError(f"choose a metric with --y; available: {available}.")
 
 
 def _of_metric(rows: pl.LazyFrame, metric: str) -> pl.DataFrame:
     chosen, without = running.with_metric(rows, metric)
     if without:
         runs = plural(without + chosen["run"].n_unique(), "run")
-        print_error(f"{without:,} of {runs} have no {metric} and are left out.")
+        print_error(f"{without:,} of {runs} have no {metric} and are excluded.")
     return chosen
 
 
 def _print_whole(rows: pl.LazyFrame, options: TableOptions, files: dict[str, str]) -> None:
-    """The table as it is: what is in it, and all of it as a file."""
+    """Print the contents of the full table, and write it to a file if asked."""
     whole = _of_metric(rows, options.y) if options.y else rows.collect()
     axes = whole.columns[1 : whole.columns.index("metric")]
     listed = {name: whole[name].unique(maintain_order=True).to_list() for name in whole.columns}
@@ -215,7 +219,9 @@ def _print_whole(rows: pl.LazyFrame, options: TableOptions, files: dict[str, str
         counts = {"runs": runs, "rows": whole.height, "columns": columns, "metrics": metrics}
         print_json({**counts, "files": files})
     else:
-        settings = {n: list_words([*map(setting_text, each)], 8) for n, each in values.items()}
+        settings = {
+            name: list_words([*map(setting_text, column)], 8) for name, column in values.items()
+        }
         counted = {"rows": f"{whole.height:,} of {plural(runs, 'run')}", **settings}
         print_list({**counted, "metrics": list_words(metrics, 12), **files})
     if options.output is not None:
@@ -232,7 +238,7 @@ def _write(rows: pl.DataFrame, path: Path) -> None:
 def _print_medians(
     medians: pl.DataFrame, metric: str, facet: str | None, below: float | None
 ) -> None:
-    """Medians: x downwards, the other axis to the right, a table for each facet."""
+    """Print medians: rows along x, columns along the other axis, one table per facet."""
     title = metric_words(metric).title
     title += f", first layer below {below:g}" if below is not None else ""
     axes = medians.columns[: medians.columns.index("metric")]
@@ -266,7 +272,7 @@ def _ordered(part: pl.DataFrame, axis: str) -> list[Any]:
 
 
 def _plain(value: Any) -> Any:
-    """A value as JSON has it: what is not finite is null."""
+    """A value for JSON; NaN and infinities become null."""
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
@@ -280,14 +286,14 @@ def _print_failures(failures: Sequence[running.Ended]) -> None:
         print_error(f"{failure} failed: {cut(failure.error, _LONGEST)}")
     if len(failures) > _FIRST:
         more = f"{len(failures) - _FIRST:,} more failed"
-        print_error(f"{more}; 'rankscope sweep status DIR --json' says why.")
+        print_error(f"{more}; 'rankscope sweep status DIR --json' shows why.")
 
 
 @contextmanager
 def _progress(total: int, done: list[int]) -> Iterator[running.OnOutcome]:
-    """A bar on standard error, or where that is no terminal a line now and then.
+    """A progress bar on standard error, or a line now and then without a terminal.
 
-    The only item of ``done`` is how many runs are.
+    ``done[0]`` is set to the number of runs done.
     """
     console, last = Console(stderr=True), time.monotonic()
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
@@ -297,14 +303,14 @@ def _progress(total: int, done: list[int]) -> Iterator[running.OnOutcome]:
     ) as bar:
         task = bar.add_task("starting", total=total)
 
-        def tell(_outcome: running.Outcome, progress: running.Progress) -> None:
+        def show(_outcome: running.Outcome, progress: running.Progress) -> None:
             nonlocal last
             done[0] = progress.done
             failed = f", {progress.failed:,} failed" if progress.failed else ""
             bar.update(task, description=f"runs{failed}", completed=progress.done + progress.failed)
             if not console.is_terminal and time.monotonic() - last >= _EVERY and progress.left:
                 last = time.monotonic()
-                said = f"{progress.done:,} of {total:,} runs done{failed}"
-                print(said, file=sys.stderr, flush=True)
+                line = f"{progress.done:,} of {total:,} runs done{failed}"
+                print(line, file=sys.stderr, flush=True)
 
-        yield tell
+        yield show

@@ -1,4 +1,4 @@
-"""Files, interruptions, threads and versions: what any program needs, whatever it computes.
+"""Files, interruption, worker processes, threads and versions.
 
 Names are loaded when first used; ``__init__.pyi`` lists them.
 """

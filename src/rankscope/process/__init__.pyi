@@ -1,8 +1,8 @@
+from .files import atomic_folder as atomic_folder
 from .files import discard_unfinished as discard_unfinished
 from .files import is_path as is_path
 from .files import is_unfinished as is_unfinished
 from .files import settle as settle
-from .files import whole_folder as whole_folder
 from .files import write_file as write_file
 from .fingerprints import fingerprint as fingerprint
 from .fingerprints import folder_fingerprint as folder_fingerprint
@@ -10,7 +10,7 @@ from .fingerprints import plain as plain
 from .fingerprints import stem as stem
 from .fingerprints import versions as versions
 from .interruption import INTERRUPTED as INTERRUPTED
-from .interruption import last_words as last_words
+from .interruption import on_forced_exit as on_forced_exit
 from .interruption import prompt_interruption as prompt_interruption
 from .interruption import stop as stop
 from .memory import available_memory as available_memory

@@ -1,4 +1,4 @@
-"""Files that are whole or not there, whatever happens while they are written."""
+"""Atomic writes of files and folders."""
 
 import os
 import secrets
@@ -23,12 +23,12 @@ _KINDS = {
 
 
 def is_path(name: str, folder: str | Path = "") -> bool:
-    """Whether a name that may be a Hub id is a path: it is written as one, or begins as one.
+    """Whether a name is a path rather than a Hub id.
 
     >>> is_path("./model"), is_path("google/vit"), is_path("a/b/c")
     (True, False, True)
 
-    ``google/vit`` is one where there is a folder ``google``.
+    ``google/vit`` is a path if there is a folder ``google``.
     """
     if name.startswith((".", "/", "~")) or name.count("/") > 1:
         return True
@@ -37,24 +37,24 @@ def is_path(name: str, folder: str | Path = "") -> bool:
 
 
 def write_file(path: str | Path, content: bytes | memoryview, *, follow_link: bool = True) -> Path:
-    """Write a file that is whole or not there, whatever happens meanwhile.
+    """Write a file atomically.
 
     >>> write_file("figures.txt", b"1.5").read_text()
     '1.5'
 
-    A file of that name stays as it was until then, and the new one gets its owner and permissions.
-    Only a regular file is replaced: a folder, pipe or device of that name is an error. A symbolic
-    link stays, and the file it leads to is replaced; without ``follow_link`` the link itself is. If
-    two programs write the same file, the last one's stays.
+    An existing file stays unchanged until the new one is complete, which gets its owner and
+    permissions. Only a regular file is replaced: a folder, pipe or device of that name is an error.
+    If ``path`` is a symbolic link, its target is replaced, or without ``follow_link`` the link. If
+    two programs write the same file, the last one wins.
     """
     path = Path(path)
     if not path.name:
-        raise InputError(f"{str(path)!r} names no file to write; give it a name.")
+        raise InputError(f"{str(path)!r} is not a file name.")
     try:
         target = path.resolve() if follow_link and path.is_symlink() else path
         before = _regular(target, follow_link=follow_link)
         target.parent.mkdir(parents=True, exist_ok=True)
-        # A short name: one made from that of the file could be longer than a name may be.
+        # A short name: one derived from the file's could exceed the maximum length.
         unfinished = target.with_name(f"{_PREFIX}{secrets.token_hex(8)}")
         _UNFINISHED.add(unfinished)
         try:
@@ -65,44 +65,44 @@ def write_file(path: str | Path, content: bytes | memoryview, *, follow_link: bo
             _discard(unfinished)
     except InputError:
         raise
-    except (OSError, RuntimeError, ValueError) as error:  # a loop of links, or no path at all
+    except (OSError, RuntimeError, ValueError) as error:  # a loop of links, or an invalid path
         words = getattr(error, "strerror", None) or error
         raise InputError(f"{path} cannot be written: {words}.") from error
     return path
 
 
 @contextmanager
-def whole_folder(path: Path) -> Iterator[Path]:
-    """A folder to write to; when all is written, it moves into ``path``, which is new or empty.
+def atomic_folder(path: Path) -> Iterator[Path]:
+    """A temporary folder whose content moves to ``path``, which is new or empty, at the end.
 
-    Whatever is raised before leaves nothing behind, and is told as an error about ``path``.
+    An exception leaves nothing behind, and is raised as an error about ``path``.
     """
     unfinished, is_new = path / f"{_PREFIX}{secrets.token_hex(8)}", not path.exists()
     try:
         path.mkdir(parents=True, exist_ok=True)
         if any(path.iterdir()):
-            raise InputError(f"{path} is not empty, and nothing is overwritten; name a new folder.")
+            raise InputError(f"{path} is not empty; name a new folder.")
         unfinished.mkdir()
         yield unfinished
         for inside in tuple(unfinished.iterdir()):
             inside.rename(path / inside.name)
     except RankscopeError:
         raise
-    except Exception as error:  # libraries have errors of their own for a full disk
+    except Exception as error:  # libraries have their own errors for a full disk
         raise InputError(f"{path} cannot be written: {error}.") from error
     finally:
         shutil.rmtree(unfinished, ignore_errors=True)
         if is_new:
-            with suppress(OSError):  # it is not empty: all was written
+            with suppress(OSError):  # not empty: everything was written
                 path.rmdir()
 
 
 def _write_unfinished(
     path: Path, content: bytes | memoryview, before: os.stat_result | None
 ) -> None:
-    """Write a new file, with the permissions of the one it will replace, and have it on the disk.
+    """Write and sync a new file, with the permissions of the one it will replace.
 
-    Whoever may not read that one may not read the new one while it is being written, either.
+    Users who cannot read the old file cannot read the new one while it is written, either.
     """
     make = partial(os.open, mode=0o666 if before is None else 0o600)
     with open(path, "xb", opener=make) as file:
@@ -114,7 +114,7 @@ def _write_unfinished(
 
 
 def _regular(path: Path, *, follow_link: bool) -> os.stat_result | None:
-    """The file that will be replaced, if there is one; an error if it is no regular file."""
+    """The status of the file to replace, if it exists; raises if it is not a regular file."""
     try:
         status = path.stat(follow_symlinks=follow_link)
     except FileNotFoundError:
@@ -128,25 +128,25 @@ def _regular(path: Path, *, follow_link: bool) -> os.stat_result | None:
 
 
 def _copy_permissions(before: os.stat_result, path: Path) -> None:
-    """Owner, as far as this user may, and mode; the owner first, which clears some of the mode."""
+    """Copy the owner, if permitted, and the mode; the owner first, which clears some mode bits."""
     mode = stat.S_IMODE(before.st_mode)
     if hasattr(os, "chown"):
         for owner in (-1, before.st_uid):
             with suppress(OSError):
                 os.chown(path, owner, before.st_gid)
-        if path.stat().st_gid != before.st_gid:  # another group may do what everybody may
+        if path.stat().st_gid != before.st_gid:  # another group: give it the permissions of others
             mode = mode & ~0o070 | (mode & 0o007) << 3
     path.chmod(mode)
 
 
 def is_unfinished(path: Path) -> bool:
-    """Whether a file is one that ``write_file`` was writing when its program was killed."""
+    """Whether a file was left by a program that was killed during ``write_file``."""
     return path.name.startswith(_PREFIX) and path.is_file()
 
 
 def settle(folder: Path) -> None:
-    """Have a folder's names on the disk, so that no file in it is gone after a loss of power."""
-    if os.name != "posix":  # elsewhere a folder cannot be opened, and need not be
+    """Sync a folder, so that its files survive a loss of power."""
+    if os.name != "posix":  # other systems cannot open folders
         return
     names = os.open(folder, os.O_RDONLY)
     try:
@@ -156,7 +156,7 @@ def settle(folder: Path) -> None:
 
 
 def discard_unfinished() -> None:
-    """Remove what is being written; for a program that ends without unwinding."""
+    """Remove unfinished files; for a program that exits without unwinding."""
     for path in tuple(_UNFINISHED):
         _discard(path)
 

@@ -1,4 +1,4 @@
-"""What a figure was made from: short names for values and folders, and versions."""
+"""Fingerprints of values and folders, and software versions, for provenance."""
 
 import hashlib
 import json
@@ -14,14 +14,14 @@ from typing import Any
 from rankscope.arguments import python_number
 from rankscope.version import __version__
 
-_CHUNK, _PLACES = 2**16, 256
-"""Bytes of a file that are read at once, and places of a large one where they are."""
+_CHUNK, _CHUNKS = 2**16, 256
+"""Size of a chunk in bytes, and number of chunks read of a large file."""
 _LONG = 200
-"""Texts longer than this many characters are described by their beginning and their hash."""
+"""Texts longer than this are described by their beginning and their hash."""
 
 
 def fingerprint(content: Any, *, digits: int = 12) -> str:
-    """Hex digits that name a value of what JSON has; a million values need sixteen.
+    """A hexadecimal fingerprint of a JSON value; use 16 digits for a million values.
 
     >>> fingerprint({"seed": 0, "layers": 2})
     '576f08532e20'
@@ -30,24 +30,24 @@ def fingerprint(content: Any, *, digits: int = 12) -> str:
 
 
 def folder_fingerprint(folder: Path) -> str:
-    """Twelve hex digits that name the files of a folder: their names, sizes and contents.
+    """A fingerprint of the names, sizes and contents of the files in a folder.
 
-    Large files are looked at in evenly spaced places: weights of another training are told apart, a
-    single number that was changed may not be.
+    Large files are sampled at even distances: this detects weights of another training, but not
+    necessarily a single changed number.
     """
-    found = hashlib.sha256()
-    for path in sorted(each for each in folder.iterdir() if each.is_file()):
+    digest = hashlib.sha256()
+    for path in sorted(path for path in folder.iterdir() if path.is_file()):
         size = path.stat().st_size
-        found.update(repr((path.name, size)).encode())
+        digest.update(repr((path.name, size)).encode())
         with path.open("rb") as file:
-            for start in range(0, size, max(_CHUNK, size // _PLACES)):
+            for start in range(0, size, max(_CHUNK, size // _CHUNKS)):
                 file.seek(start)
-                found.update(file.read(_CHUNK))
-    return found.hexdigest()[:12]
+                digest.update(file.read(_CHUNK))
+    return digest.hexdigest()[:12]
 
 
 def stem(id_: str, digest: str = "") -> str:
-    """What the files of a result are called, up to the ending.
+    """The file name of a result, without suffix.
 
     >>> stem("D2", "0123456789ab")
     'd2-01234567'
@@ -57,13 +57,13 @@ def stem(id_: str, digest: str = "") -> str:
 
 
 def plain(value: Any) -> Any:
-    """A value of a configuration in what JSON has; different values give different results.
+    """Convert a value of a configuration to JSON types; different values stay different.
 
     >>> plain((1, None, "full"))
     [1, None, 'full']
 
-    A frozen record also gives its type: two kinds of scores without fields would otherwise look the
-    same. One with a ``describe`` of its own knows what it depends on beside its fields.
+    A dataclass includes its type: two classes without fields would otherwise be equal. A
+    ``describe`` method overrides its fields.
     """
     value = python_number(value)
     if isinstance(value, str):
@@ -83,12 +83,12 @@ def plain(value: Any) -> Any:
     return str(value)
 
 
-@cache  # the files of an installed package take longer to read than a small trace
+@cache  # reading package metadata takes longer than a small trace
 def _torch_version() -> str:
     return version("torch")
 
 
 def versions() -> dict[str, str]:
-    """The software a figure was made with."""
+    """The versions of the software."""
     python = platform.python_version()
     return {"rankscope": __version__, "torch": _torch_version(), "python": python}

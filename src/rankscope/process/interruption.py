@@ -1,4 +1,4 @@
-"""Ctrl-C ends a command within two seconds, also inside one long computation."""
+"""Ctrl-C stops a command within two seconds, even during one long computation."""
 
 import os
 import signal
@@ -11,17 +11,17 @@ from types import FrameType
 from rankscope.process import files
 
 INTERRUPTED = 130
-"""The exit code of a program that was interrupted."""
-_PATIENCE = 1.5  # seconds for the command to end by itself and say what is kept
-_last_words: list[Callable[[], str]] = []
+"""Exit code of an interrupted program."""
+_GRACE = 1.5  # seconds for the command to exit by itself and print what is saved
+_exit_messages: list[Callable[[], str]] = []
 
 
 @contextmanager
 def prompt_interruption() -> Iterator[None]:
-    """While this lasts, an interruption that is not heeded soon ends the program.
+    """In this context, Ctrl-C exits the program if KeyboardInterrupt is not raised soon.
 
-    Python raises KeyboardInterrupt between two of its own instructions, and a large decomposition
-    is a single one. The signal itself arrives at once, though, and wakes a thread of ours.
+    Python raises KeyboardInterrupt between two bytecode instructions, and a large decomposition is
+    a single one. The signal itself arrives at once and wakes a thread, which exits the process.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -34,32 +34,32 @@ def prompt_interruption() -> Iterator[None]:
         yield
     finally:
         signal.set_wakeup_fd(before)
-        os.close(sending)  # which also ends the thread
+        os.close(sending)  # this also stops the thread
 
 
 def _wait(receiving: int) -> None:
-    """Wait for an interruption, give the command some time, then end it."""
+    """Wait for SIGINT, give the command some time, then exit the process."""
     with suppress(OSError):
         while received := os.read(receiving, 1):
             if received[0] == signal.SIGINT:
-                time.sleep(_PATIENCE)
+                time.sleep(_GRACE)
                 files.discard_unfinished()
                 stop()
     os.close(receiving)
 
 
 @contextmanager
-def last_words(words: Callable[[], str]) -> Iterator[None]:
-    """While this lasts, what is said if the program has to be ended before it could say it."""
-    _last_words.append(words)
+def on_forced_exit(message: Callable[[], str]) -> Iterator[None]:
+    """In this context, a forced exit prints ``message()``."""
+    _exit_messages.append(message)
     try:
         yield
     finally:
-        _last_words.remove(words)
+        _exit_messages.remove(message)
 
 
 def stop(_signal: int = signal.SIGINT, _frame: FrameType | None = None) -> None:
-    """End at once, with one line, and what there is to say before it."""
-    lines = [*(words() for words in _last_words), "interrupted."]
+    """Exit at once; print the messages of ``on_forced_exit``."""
+    lines = [*(message() for message in _exit_messages), "interrupted."]
     os.write(2, "".join(f"rankscope: {line}\n" for line in lines).encode())
     os._exit(INTERRUPTED)

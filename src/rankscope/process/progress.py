@@ -1,21 +1,21 @@
-"""How far a run has come: one callback for every experiment, and nothing to be counted by hand."""
+"""Progress callbacks."""
 
 from collections.abc import Callable, Iterable, Iterator
 from itertools import accumulate
 from typing import TypeVar
 
 OnStep = Callable[[float], None]
-"""Called with the share of the work that is done, from 0 to 1."""
+"""Called with the fraction of the work that is done, from 0 to 1."""
 
 Item = TypeVar("Item")
 
 
 def silent(share: float) -> None:
-    """For callers who do not ask."""
+    """A callback that does nothing."""
 
 
 def tracked(items: Iterable[Item], on_step: OnStep) -> Iterator[tuple[Item, OnStep]]:
-    """Items one by one, each with the callback for its own share of the work.
+    """Yield items, each with the callback for its part of the work.
 
     >>> seen = []
     >>> for item, on_part in tracked("ab", seen.append):
@@ -30,7 +30,7 @@ def tracked(items: Iterable[Item], on_step: OnStep) -> Iterator[tuple[Item, OnSt
 
 
 def parts(on_step: OnStep, *weights: float) -> tuple[OnStep, ...]:
-    """A callback for each part of the work, in order; a part takes as long as its weight says.
+    """A callback for each part of the work; the weights are proportional to the time of a part.
 
     >>> seen = []
     >>> on_first, on_second = parts(seen.append, 1, 3)

@@ -1,4 +1,4 @@
-"""How many threads PyTorch takes, and how they wait for each other. Imports no torch itself."""
+"""The number of PyTorch threads, and how they wait for each other. Does not import torch."""
 
 import os
 from collections.abc import Iterator
@@ -11,21 +11,21 @@ _before = 1
 
 
 def passive_wait() -> dict[str, str]:
-    """Environment variables for a process we start, to be set before it imports torch.
+    """Environment variables to set before a new process imports torch.
 
-    OpenMP's threads spin between two operations by default, which takes forty times as long on a
-    machine with other work. The user's own setting wins.
+    By default, OpenMP threads spin between operations, which is forty times slower on a busy
+    machine. A setting of the user takes precedence.
     """
     return {"OMP_WAIT_POLICY": os.environ.get("OMP_WAIT_POLICY", "PASSIVE")}
 
 
 @contextmanager
 def one_thread() -> Iterator[int]:
-    """One thread for PyTorch inside, and as many as before afterwards, which it tells.
+    """Use one PyTorch thread in this context; yields the previous number, which is restored.
 
-    Work on tensors of a few thousand numbers gains nothing from a second thread and loses much
-    where another program wants that core: W6 took 17 s with one and 63 s with two. The number is
-    noted by the first of several that are inside at once.
+    A second thread does not speed up work on tensors of a few thousand numbers, and slows it down
+    on a busy machine: W6 took 17 s with one and 63 s with two. If contexts overlap, the first one
+    determines the number to restore.
     """
     import torch
 
@@ -40,4 +40,4 @@ def one_thread() -> Iterator[int]:
     finally:
         with _lock:
             _inside -= 1
-            torch.set_num_threads(_before)  # of this thread: each has a number of its own
+            torch.set_num_threads(_before)  # for this thread: each has its own number

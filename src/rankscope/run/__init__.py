@@ -1,4 +1,4 @@
-"""Many runs of experiments over a grid of settings; what is done is kept, whatever happens.
+"""Runs of experiments over a grid of settings, with results saved as they finish.
 
 Names are loaded when first used; ``__init__.pyi`` lists them.
 """

@@ -1,4 +1,4 @@
-"""``drive``: runs that are not done yet, carried out by an engine, each kept as soon as it is."""
+"""``drive``: execute the runs that are not done yet with an engine, saving each result."""
 
 import threading
 import time
@@ -20,20 +20,20 @@ _CHOOSING: Final = threading.Lock()
 
 @dataclass(frozen=True)
 class Progress:
-    """How far a sweep is that was started ``seconds`` ago."""
+    """Progress of a sweep, ``seconds`` after its start."""
 
-    total: int  # different runs that were asked for
-    before: int  # of them, those that were done when it was started
+    total: int  # distinct runs of the grid
+    before: int  # runs that were done at the start
     done: int
-    failed: int  # now or before, and without a result
+    failed: int  # now or in an earlier sweep
     left: int
     seconds: float
     aside: Mapping[str, str] = field(default_factory=dict)
-    """Damaged files that were set aside when it was started, and what was wrong with each."""
+    """Damaged files that were moved aside at the start, and what is wrong with each."""
 
 
 OnOutcome = Callable[[Outcome, Progress], None]
-"""Called after each run, once its result is on the disk."""
+"""Called after each run, once its result is saved."""
 
 
 @checked
@@ -48,29 +48,30 @@ def drive(
     wait: bool = False,
     on_outcome: OnOutcome | None = None,
 ) -> Progress:
-    """Carry out the runs that ``folder`` has no result of, and keep each result as it comes.
+    """Execute the runs that have no result in ``folder``, and save each result as it finishes.
 
-    Whatever ends it, what is done stays done: start it again, and only the rest is computed. A run
-    that fails is written down and not repeated, unless ``retry_failed``. One sweep at a time works
-    in a folder; a second is refused, or waits until the first has ended if it is to ``wait``.
+    An interrupted sweep can be resumed: a second call executes only the remaining runs. A failed
+    run is recorded and not repeated, unless ``retry_failed``. Only one sweep can use a folder at a
+    time; a second raises an error, or with ``wait`` waits for the first to finish.
     """
-    place = new_or_known(folder)
+    root = new_or_known(folder)
     wanted: dict[str, Run] = {}
     for run in runs:
         if not is_key(run.key):
-            wrong = f"{run.key!r} cannot be the key of a run"
-            raise InputError(f"{wrong}; expected hexadecimal digits.")
+            raise InputError(f"got {run.key!r} as the key of a run, expected hexadecimal digits.")
         if "run" in run.axes:
-            raise InputError("an axis cannot be called 'run', the column of the runs' keys.")
+            raise InputError(
+                "an axis cannot be named 'run': that column holds the keys of the runs."
+            )
         wanted.setdefault(run.key, run)
     started = time.monotonic()
-    with held(place, wait=wait), Store(place, "sweep", create=True) as store:
+    with held(root, wait=wait), Store(root, "sweep", create=True) as store:
         store.claim()
         try:
             whole, aside = _results.tidy(store)
         except OSError as error:
-            raise InputError(f"{place} cannot be put in order: {in_words(error)}") from error
-        store.ask(((run.key, run.axes) for run in runs), grid or {})
+            raise InputError(f"{root} cannot be checked: {in_words(error)}") from error
+        store.set_points(((run.key, run.axes) for run in runs), grid or {})
         before = set() if retry_failed else {run.key for run in store.runs("status = 'failed'")}
         left = [run for key, run in wanted.items() if key not in whole | before]
         done = len(whole & wanted.keys())
@@ -93,10 +94,10 @@ def drive(
 
 @contextmanager
 def _alone(engine: Engine) -> Iterator[None]:
-    """Refuse an engine that carries out another sweep: it would mix up their outcomes."""
+    """Raise if the engine runs another sweep: it would mix up their outcomes."""
     with _CHOOSING:
         if id(engine) in _AT_WORK:
-            raise InputError("this engine carries out another sweep; give each sweep its own.")
+            raise InputError("this engine is running another sweep; use one engine per sweep.")
         _AT_WORK.add(id(engine))
     try:
         yield
@@ -105,13 +106,13 @@ def _alone(engine: Engine) -> Iterator[None]:
 
 
 def _keep(store: Store, outcome: Outcome, progress: Progress) -> bool:
-    """Write down what became of a run; whether it has a result. An error if the disk is full."""
+    """Save the outcome of a run; return whether it has a result. Raises if the disk is full."""
     run, content, error, done = outcome.run, b"", outcome.error, progress.done
     if not error:
         try:
             content = _results.to_bytes(run, outcome.result)
-        except RankscopeError as wrong:
-            error = str(wrong)
+        except RankscopeError as invalid:
+            error = str(invalid)
     settings = {"axes": dict(run.axes), "fields": dict(run.fields)}
     how = (outcome.seconds, outcome.worker, outcome.attempts)
     ended = Ended(run.key, run.experiment, settings, time.time(), *how)
@@ -119,14 +120,14 @@ def _keep(store: Store, outcome: Outcome, progress: Progress) -> bool:
         if error:
             before = sum(noted.attempts for noted in store.runs("key = ?", run.key))
             where, attempts = outcome.traceback, before + outcome.attempts
-            store.note(replace(ended, error=error, traceback=where, attempts=attempts))
+            store.record(replace(ended, error=error, traceback=where, attempts=attempts))
         else:
             _results.write(store.folder, run.key, content)
             done += 1
-            store.note(replace(ended, **_results.described(run.key, content)))
+            store.record(replace(ended, **_results.described(run.key, content)))
     except (InputError, OSError) as unwritten:
         raise InputError(
-            f"{in_words(unwritten).rstrip('.')}. {done} of {progress.total} results are kept; once "
-            "that is mended, start the sweep again: it goes on from there."
+            f"{in_words(unwritten).rstrip('.')}. {done} of {progress.total} results are saved; fix "
+            "the problem and start the sweep again to resume."
         ) from unwritten
     return not error

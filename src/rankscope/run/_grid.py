@@ -1,4 +1,4 @@
-"""A grid: what all runs have in common, and the axes along which they differ."""
+"""A grid: the fields that all runs share, and the axes that vary."""
 
 import math
 import re
@@ -16,32 +16,32 @@ from rankscope.errors import InputError, KindError, RankscopeError
 from rankscope.tables import IN_RUN
 
 MOST_RUNS = 1_000_000
-"""Of a grid, and hence values of an axis."""
-_MOST = 2**63  # beyond the whole numbers that a table can hold
-_DEEPEST = 32  # tables and lists inside each other; more is a mistake, or a list that holds itself
+"""Maximum size of a grid, and of an axis."""
+_MOST = 2**63  # integers of a table are smaller
+_DEEPEST = 32  # maximum nesting; more is a mistake, or a list that contains itself
 _RANGE = ("from", "to", "step", "count", "spacing")
 _RESERVED = (
     *("part", "run", "layer", "head", "index", "token", "other_token"),
     *("parameter", "setting", "sample", "metric", "value"),
     *("error", "doubt", "mean", "low", "median", "high"),
 )
-"""Columns of results, and of their medians, that are no field of any experiment."""
-_DIGITS = 12  # of a number that was worked out, so that a hundredth is 0.01
-_PLACE = re.compile(r"\{\{|\}\}|\{([^{}]+)\}")
-"""``{name}``, into which the value of an axis goes; braces that are written twice are braces."""
+"""Columns of results and of their medians, which cannot name an axis."""
+_DIGITS = 12  # significant digits of computed values, so that a hundredth is 0.01
+_PLACEHOLDER = re.compile(r"\{\{|\}\}|\{([^{}]+)\}")
+"""``{name}``, replaced by the value of an axis; doubled braces are literal braces."""
 _AXES, _QUICK = "axes", "quick"
 
 
 @dataclass(frozen=True)
 class Axis:
-    """Names and, at every point, a value of each; ``key`` is where it stands in the grid."""
+    """One or more names, and a value of each at every point; ``key`` is its key in the grid."""
 
     key: str
     names: tuple[str, ...]
     points: tuple[tuple[Any, ...], ...]
 
-    def place(self, point: int, name: str) -> str:
-        """Where a value stands: ``axes.heads[2]``, ``axes."layers, width"[0][1]``."""
+    def location(self, point: int, name: str) -> str:
+        """The location of a value: ``axes.heads[2]``, ``axes."layers, width"[0][1]``."""
         inside = f"[{self.names.index(name)}]" if len(self.names) > 1 else ""
         return f"{self.key}[{point}]{inside}"
 
@@ -49,9 +49,9 @@ class Axis:
 @checked
 @dataclass(frozen=True)
 class Grid:
-    """Fields that all runs share, and axes; ``name`` is the file, for errors.
+    """Fields that all runs share, and axes; ``name`` is the file name, used in errors.
 
-    Relative paths in it are relative to ``folder``.
+    Paths are relative to ``folder``.
     """
 
     name: str
@@ -60,24 +60,24 @@ class Grid:
     axes: tuple[Axis, ...] = ()
 
     def __len__(self) -> int:
-        """How many points there are."""
+        """The number of points."""
         return math.prod(len(axis.points) for axis in self.axes)
 
     @cached_property
     def axis_names(self) -> tuple[str, ...]:
-        """The names along the axes, in order."""
+        """The names of all axes, in order."""
         return tuple(name for axis in self.axes for name in axis.names)
 
     def points(self) -> Iterator[dict[str, Any]]:
-        """The settings of every run, the last axis fastest; those in axes' own text filled in."""
-        own_text = {name for _, name, value in self.values() if has_braces(value)}
-        filled = [name for name in self.axis_names if name in own_text]
+        """The values at every point, the last axis fastest, with placeholders replaced."""
+        templates = {name for _, name, value in self.values() if has_braces(value)}
+        filled = [name for name in self.axis_names if name in templates]
         for chosen in product(*(axis.points for axis in self.axes)):
             point = dict(zip(self.axis_names, chain.from_iterable(chosen), strict=True))
             yield {**point, **{name: fill(point[name], point) for name in filled}}
 
     def settings(self, point: Mapping[str, Any]) -> dict[str, Any]:
-        """The shared fields at a point, with its settings in their places."""
+        """The shared fields, with placeholders replaced by the values at a point."""
         if self._templates and not point.keys() >= set(self.axis_names):
             given, axes = ", ".join(point), ", ".join(self.axis_names)
             raise InputError(
@@ -87,17 +87,17 @@ class Grid:
         return {**self.fields, **filled}
 
     def values(self) -> Iterator[tuple[str, str, Any]]:
-        """Every value that stands in the grid: where, what it is a value of, and itself."""
+        """Every value in the grid: its location, its name, and the value."""
         for name, value in self.fields.items():
             yield dotted("", name), name, value
         for axis in self.axes:
             for number, point in enumerate(axis.points):
                 for name, value in zip(axis.names, point, strict=True):
-                    yield axis.place(number, name), name, value
+                    yield axis.location(number, name), name, value
 
     @cached_property
     def referred(self) -> set[str]:
-        """Axes that some text refers to."""
+        """Axes that a placeholder refers to."""
         return names_in([value for _, _, value in self.values()])
 
     @cached_property
@@ -107,13 +107,13 @@ class Grid:
 
 @checked
 def read_grid(source: str | Path | Mapping[str, Any], *, quick: bool = False) -> Grid:
-    """A grid from a TOML file, or the same as a mapping.
+    """Read a grid from a TOML file or a mapping.
 
     >>> grid = read_grid({"width": 64, "axes": {"layers": [2, 4], "seed": {"from": 0, "to": 2}}})
     >>> len(grid), list(grid.points())[:2]
     (6, [{'layers': 2, 'seed': 0}, {'layers': 2, 'seed': 1}])
 
-    ``quick`` puts what stands in its table ``quick`` in the place of what is elsewhere.
+    ``quick`` overrides fields and axes with those of the grid's table ``quick``.
     """
     if isinstance(source, Mapping):
         name, folder, content = "grid", Path.cwd(), source
@@ -135,9 +135,9 @@ def _toml(name: str, path: Path) -> dict[str, Any]:
     except OSError as error:
         raise InputError(f"{name} cannot be read: {error.strerror or error}.") from None
     except UnicodeDecodeError as error:
-        raise InputError(f"{name} is no UTF-8 text: {error}.") from None
+        raise InputError(f"{name} is not UTF-8 text: {error}.") from None
     except (tomllib.TOMLDecodeError, RecursionError, ValueError) as error:
-        raise InputError(f"{name} is no TOML: {error}.") from None
+        raise InputError(f"{name} is not valid TOML: {error}.") from None
 
 
 def _grid(name: str, folder: str, content: dict[str, Any], *, quick: bool) -> Grid:
@@ -149,13 +149,13 @@ def _grid(name: str, folder: str, content: dict[str, Any], *, quick: bool) -> Gr
     grid = Grid(name, folder, content, read_axes(content.pop(_AXES, {})))
     for axis in grid.axis_names:
         if axis in content:
-            raise InputError(f"{axis}: it is fixed here and an axis, too; give one of them.")
+            raise InputError(f"{axis} is both a field and an axis; remove one of them.")
     _check_templates(grid)
     return grid
 
 
 def _replaced(content: dict[str, Any], quick: dict[str, Any]) -> dict[str, Any]:
-    """The content with the quick form's fields and axes; an axis is known by its names."""
+    """The content with the fields and axes of the quick version; axes are matched by name."""
     axes, other = content.get(_AXES, {}), quick.get(_AXES, {})
     if not isinstance(axes, dict) or not isinstance(other, dict):
         raise InputError(f"{_AXES}: got {shown(axes)} and {shown(other)}, expected tables.")
@@ -164,20 +164,20 @@ def _replaced(content: dict[str, Any], quick: dict[str, Any]) -> dict[str, Any]:
         known = keys.get(split_names(key))
         if known is None:
             where = dotted(f"{_QUICK}.{_AXES}", key)
-            raise InputError(f"{where} is no axis of the grid; {nearest(key, tuple(axes))}")
+            raise InputError(f"{where} is not an axis of the grid; {nearest(key, tuple(axes))}")
         axes[known] = values
     return {**content, **quick, _AXES: axes}
 
 
 def _check_templates(grid: Grid) -> None:
-    """Refuse text that refers to what is no axis, or to an axis with places of its own."""
+    """Raise if a placeholder does not name an axis, or names one that has placeholders itself."""
     inside: dict[str, set[str]] = {}
     for key, name, value in grid.values():
         referred = names_in(value)
         for other in sorted(referred - set(grid.axis_names)):
             known = nearest(other, grid.axis_names) if grid.axes else "the grid has no axes."
             raise InputError(
-                f'{key}: "{{{other}}}" is no axis; {known} Text with braces is written '
+                f'{key}: "{{{other}}}" is not an axis; {known} Write literal braces as '
                 "{{ and }}."
             )
         inside.setdefault(name, set()).update(referred)
@@ -185,13 +185,13 @@ def _check_templates(grid: Grid) -> None:
         for other in inside[name]:
             if inside[other]:
                 raise InputError(
-                    f'axes.{name}: "{{{other}}}" has places of its own to fill in; one level is '
-                    "all there is."
+                    f'axes.{name}: "{{{other}}}" contains placeholders itself; nested placeholders '
+                    "are not supported."
                 )
 
 
 def read_axes(axes: Any) -> tuple[Axis, ...]:
-    """The axes of a grid's table ``axes``, in its order; the last varies fastest."""
+    """The axes of a grid's table ``axes``, in order; the last varies fastest."""
     if not isinstance(axes, Mapping):
         raise InputError(f"axes: got {shown(axes)}, expected a table of lists.")
     read = tuple(_axis(dotted("axes", name), name, values) for name, values in axes.items())
@@ -199,17 +199,17 @@ def read_axes(axes: Any) -> tuple[Axis, ...]:
     for axis in read:
         for name in axis.names:
             if name in seen:
-                raise InputError(f"{axis.key}: {name} is an axis already, in {seen[name]}.")
+                raise InputError(f"{axis.key}: {name} is already an axis, in {seen[name]}.")
             seen[name] = axis.key
     sizes = [len(axis.points) for axis in read]
     if (runs := math.prod(sizes)) > MOST_RUNS:
         product_ = " × ".join(map(str, sizes))
-        raise InputError(f"axes: {product_} are {runs:,} runs, expected {MOST_RUNS:,} at most.")
+        raise InputError(f"axes: got {product_} = {runs:,} runs, expected at most {MOST_RUNS:,}.")
     return read
 
 
 def split_names(written: str) -> tuple[str, ...]:
-    """The names of an axis, which commas separate."""
+    """The comma-separated names of an axis."""
     return tuple(name.strip() for name in written.split(","))
 
 
@@ -219,20 +219,22 @@ def _axis(key: str, written: str, values: Any) -> Axis:
         if not name.isidentifier():
             raise InputError(f"{key}: got the name {name!r}, expected letters, digits and _.")
         if name in _RESERVED or name.endswith(IN_RUN):
-            raise InputError(f"{key}: {name} is a column of every table; name the axis otherwise.")
+            raise InputError(
+                f"{key}: {name} is a column of the results; choose another name for the axis."
+            )
     points = _range(key, values) if isinstance(values, Mapping) else values
     if not isinstance(points, list):
         raise InputError(
             f"{key}: got {shown(points)}, expected a list, or a range {{ from = 0, to = 9 }}."
         )
     if not points:
-        raise InputError(f"{key}: got an empty list, expected one value or more.")
+        raise InputError(f"{key}: got an empty list, expected at least one value.")
     if len(names) == 1:
         return Axis(key, names, tuple((point,) for point in points))
-    for place, point in enumerate(points):
+    for number, point in enumerate(points):
         if not isinstance(point, list) or len(point) != len(names):
             raise InputError(
-                f"{key}[{place}]: got {shown(point)}, expected a list of {len(names)} values, for "
+                f"{key}[{number}]: got {shown(point)}, expected a list of {len(names)} values, for "
                 f"{', '.join(names)}."
             )
     return Axis(key, names, tuple(tuple(point) for point in points))
@@ -246,15 +248,17 @@ def _range(key: str, table: Mapping[str, Any]) -> list[Any]:
     if "count" not in table:
         return _steps(key, first, last, table)
     if "step" in table:
-        raise InputError(f"{key}: step and count both say how many there are; give one of them.")
+        raise InputError(f"{key}: got both step and count; give one of them.")
     count, spacing = table["count"], table.get("spacing", "linear")
     if isinstance(count, bool) or not isinstance(count, int) or not 2 <= count <= MOST_RUNS:
         raise InputError(f"{key}.count: got {shown(count)}, expected 2 to {MOST_RUNS:,}.")
     if spacing not in ("linear", "log"):
         raise InputError(f"{key}.spacing: got {shown(spacing)}, expected linear or log.")
     if spacing == "log" and not (first > 0 and last > 0):
-        raise InputError(f"{key}: got {first} to {last}, expected numbers above 0 for log.")
-    shares = (place / (count - 1) for place in range(count))
+        raise InputError(
+            f"{key}: got {first} to {last}, expected positive numbers for log spacing."
+        )
+    shares = (step / (count - 1) for step in range(count))
     if spacing == "log":
         inner = (math.exp((1 - s) * math.log(first) + s * math.log(last)) for s in shares)
     else:
@@ -265,52 +269,54 @@ def _range(key: str, table: Mapping[str, Any]) -> list[Any]:
 def _steps(key: str, first: float, last: float, table: Mapping[str, Any]) -> list[Any]:
     step = _number(key, {"step": 1, **table}, "step")
     if "spacing" in table:
-        raise InputError(f"{key}.spacing: got {shown(table['spacing'])} without a count; add one.")
-    if not all(isinstance(each, int) for each in (first, last, step)):
-        raise InputError(f"{key}: got numbers that are not whole; say how many: count = 5.")
+        raise InputError(f"{key}.spacing: got {shown(table['spacing'])} without count; add count.")
+    if not all(isinstance(value, int) for value in (first, last, step)):
+        raise InputError(f"{key}: got numbers that are not integers; give the count: count = 5.")
     if first > last or step < 1:
-        raise InputError(f"{key}: got {first} to {last} in steps of {step}, expected it upwards.")
+        raise InputError(
+            f"{key}: got {first} to {last} in steps of {step}, expected from <= to and step >= 1."
+        )
     if (last - first) // step >= MOST_RUNS:
-        raise InputError(f"{key}: got {first} to {last}, expected {MOST_RUNS:,} values at most.")
+        raise InputError(f"{key}: got {first} to {last}, expected at most {MOST_RUNS:,} values.")
     return list(range(int(first), int(last) + 1, int(step)))
 
 
 def _number(key: str, table: Mapping[str, Any], name: str) -> float:
     value = table.get(name)
     if value is None:
-        raise InputError(f"{key}: a range has no {name}; write {{ from = 0, to = 9 }}.")
+        raise InputError(f"{key}: a range needs {name}; example: {{ from = 0, to = 9 }}.")
     if isinstance(value, bool) or not isinstance(value, int | float) or abs(value) > 2**63:
         raise InputError(f"{key}.{name}: got {shown(value)}, expected a number.")
     return value
 
 
 def _tidy(key: str, values: Sequence[float]) -> list[Any]:
-    """Whole numbers if all of them are, else so many digits, without rounding's dust."""
-    found = [float(f"{value:.{_DIGITS}g}") for value in values]
-    if (found[0], found[-1]) != (values[0], values[-1]) or len({*found}) < len({*values}):
+    """Values rounded to the significant digits; as integers if all of them are."""
+    rounded = [float(f"{value:.{_DIGITS}g}") for value in values]
+    if (rounded[0], rounded[-1]) != (values[0], values[-1]) or len({*rounded}) < len({*values}):
         raise InputError(
-            f"{key}: got {values[0]} to {values[-1]}, whose values need more than {_DIGITS} digits;"
-            " write them out as a list."
+            f"{key}: got {values[0]} to {values[-1]}, which need more than {_DIGITS} digits; "
+            "give a list of values."
         )
-    return [int(value) for value in found] if all(map(float.is_integer, found)) else found
+    return [int(value) for value in rounded] if all(map(float.is_integer, rounded)) else rounded
 
 
 def names_in(value: Any) -> set[str]:
-    """The axes that a value, a table or a list refers to.
+    """The axes that placeholders in a value, table or list refer to.
 
     >>> sorted(names_in({"kind": "lecun", "scale": "{scale}", "other": ["{a}:{b}", "{{c}}"]}))
     ['a', 'b', 'scale']
     """
-    return {name.strip() for text in _texts(value) for name in _PLACE.findall(text) if name}
+    return {name.strip() for text in _texts(value) for name in _PLACEHOLDER.findall(text) if name}
 
 
 def has_braces(value: Any) -> bool:
-    """Whether filling in changes a value: braces that are written twice become one."""
+    """Whether a value has placeholders or doubled braces."""
     return any("{" in text or "}" in text for text in _texts(value))
 
 
 def _texts(value: Any) -> Iterator[str]:
-    """Every text in a value, a table or a list."""
+    """Every string in a value, table or list."""
     if isinstance(value, str):
         yield value
     elif isinstance(value, Mapping | list):
@@ -319,7 +325,7 @@ def _texts(value: Any) -> Iterator[str]:
 
 
 def fill(value: Any, settings: Mapping[str, Any]) -> Any:
-    """The value with the settings in their places; text that is one place alone becomes its value.
+    """Replace placeholders by settings; a text that is one placeholder becomes the value itself.
 
     >>> fill(["window:{r}", "{r}", "{{r}}"], {"r": 2})
     ['window:2', 2, '{r}']
@@ -330,30 +336,30 @@ def fill(value: Any, settings: Mapping[str, Any]) -> Any:
         return [fill(inner, settings) for inner in value]
     if not isinstance(value, str):
         return value
-    alone = _PLACE.fullmatch(value)
+    alone = _PLACEHOLDER.fullmatch(value)
     if alone and alone.group(1) is not None:
         return settings[alone.group(1).strip()]
-    return _PLACE.sub(
-        lambda place: str(settings[place[1].strip()]) if place[1] else place[0][0], value
+    return _PLACEHOLDER.sub(
+        lambda match: str(settings[match[1].strip()]) if match[1] else match[0][0], value
     )
 
 
 def as_json(value: Any, key: str, depth: int = 0) -> Any:
-    """A value in what JSON has; ``key`` is where it stands, for the error that refuses it."""
+    """Convert a value to JSON types; ``key`` is its location, used in errors."""
     if depth > _DEEPEST:
-        raise InputError(f"{key}: tables and lists lie more than {_DEEPEST} deep in each other.")
+        raise InputError(f"{key}: tables and lists are nested more than {_DEEPEST} levels deep.")
     if hasattr(value, "tolist"):  # numbers of NumPy and torch
         try:
             value = value.tolist()
-        except (RuntimeError, NotImplementedError) as error:  # nested, sparse, without numbers
+        except (RuntimeError, NotImplementedError) as error:  # nested, sparse, meta
             got = type(value).__name__
             raise InputError(f"{key}: a {got} cannot be read as numbers; give a list.") from error
     if value is None or isinstance(value, bool):
         return value
     if isinstance(value, int):
         if not -_MOST <= value < _MOST:
-            raise InputError(f"{key}: got a whole number beyond 64 bits, expected a smaller one.")
-        return int(value)  # a member of an enumeration could not be sent to another process
+            raise InputError(f"{key}: got an integer of more than 64 bits, expected a smaller one.")
+        return int(value)  # a member of an enumeration may not be picklable
     if isinstance(value, float):
         if not math.isfinite(value):
             raise InputError(f"{key}: got {value}, expected a finite number.")
@@ -373,9 +379,9 @@ def as_json(value: Any, key: str, depth: int = 0) -> Any:
             for name, inner in value.items()
         }
     if isinstance(value, Sequence) and not isinstance(value, bytes | bytearray):
-        if len(value) > MOST_RUNS:  # a range says so without holding them
-            raise InputError(f"{key}: got {len(value):,} items, expected {MOST_RUNS:,} at most.")
-        return [as_json(each, f"{key}[{i}]", depth + 1) for i, each in enumerate(value)]
+        if len(value) > MOST_RUNS:  # a range may be huge
+            raise InputError(f"{key}: got {len(value):,} items, expected at most {MOST_RUNS:,}.")
+        return [as_json(item, f"{key}[{i}]", depth + 1) for i, item in enumerate(value)]
     raise KindError(
         f"{key}: got a {type(value).__name__}, expected text, a number, true or false, a list or a "
         "table."
@@ -383,7 +389,7 @@ def as_json(value: Any, key: str, depth: int = 0) -> Any:
 
 
 def dotted(key: str, name: str) -> str:
-    """Where a name stands below a key, as TOML writes it.
+    """The TOML key of a name below another key.
 
     >>> dotted("axes", "heads"), dotted("axes", "layers, width")
     ('axes.heads', 'axes."layers, width"')
@@ -393,6 +399,6 @@ def dotted(key: str, name: str) -> str:
 
 
 def shown(value: Any) -> str:
-    """A value of a grid in a few characters."""
+    """A value of a grid, shortened."""
     written = f'"{value}"' if isinstance(value, str) else repr(value)
     return written if len(written) <= 60 else f"{written[:60]}…"

@@ -1,4 +1,4 @@
-"""Runs on the cores of this machine, in processes that may die without harm to other runs."""
+"""Execute runs in local processes; a process that dies does not affect other runs."""
 
 import os
 import pickle
@@ -15,18 +15,18 @@ from rankscope.errors import InputError, RankscopeError
 from rankscope.process import Answer, Worker
 from rankscope.run._engine import Outcome, Run, Work, carry_out, packed
 
-_LOOK_EVERY: Final = 0.2
-"""Seconds between looks for an interruption, by which no wait for threads is ended once polars has
-set a handler of its own."""
+_CHECK_EVERY: Final = 0.2
+"""Seconds between checks for Ctrl-C, which does not interrupt a wait for threads once polars has
+installed its own signal handler."""
 _START_FAILURES: Final = 3
-"""Workers in a row that end before they are ready, after which none is started any more."""
+"""Number of consecutive workers that may exit before they are ready."""
 
 
 @checked
 class Processes:
-    """``workers`` processes (one for each core unless said) of ``threads`` threads each.
+    """``workers`` processes (default: one per core) with ``threads`` threads each.
 
-    A run whose worker dies is repeated up to ``retries`` times, then it has failed.
+    A run whose worker dies is repeated up to ``retries`` times before it counts as failed.
     """
 
     def __init__(
@@ -37,27 +37,27 @@ class Processes:
         self.workers = workers or cores
         self.threads = threads or max(1, cores // self.workers)
         self.retries = retries
-        self._hiring = threading.Lock()
-        self._crew: list[Worker] = []
+        self._lock = threading.Lock()
+        self._workers: list[Worker] = []
         self._idle: list[Worker] = []
         self._failed_starts = 0
         self._closed = True
 
     def outcomes(self, runs: Iterable[Run], work: Work) -> Iterator[Outcome]:
-        """Each run's outcome as soon as it is there.
+        """Yield each run's outcome as soon as it is available.
 
-        A thread waits for each process. One run more than there are processes is handed out, so
-        that none waits while an outcome is written.
+        One thread waits for each process. One run more than there are processes is queued, so that
+        no process is idle while an outcome is written.
         """
         answer = partial(_answer, work)
         try:
             if getattr(work, "__module__", "") == "__main__":
-                raise InputError("it is written in the program itself")
+                raise InputError("it is defined in __main__")
             pickle.dumps(answer)
         except Exception as error:
             raise InputError(
-                f"work={work!r} cannot be sent to another process ({error}); give a function of a "
-                "module, or use the engine Inline()."
+                f"work={work!r} cannot be pickled ({error}); give a function of a module, or "
+                "use the engine Inline()."
             ) from error
         rest, pending = iter(runs), set[Future[Outcome]]()
         self._failed_starts, self._closed = 0, False
@@ -68,7 +68,7 @@ class Processes:
                         pending.add(threads.submit(self._outcome, run, answer))
                     if not pending:
                         return
-                    done, pending = wait(pending, _LOOK_EVERY, FIRST_COMPLETED)
+                    done, pending = wait(pending, _CHECK_EVERY, FIRST_COMPLETED)
                     while done:
                         yield done.pop().result()
             finally:
@@ -77,61 +77,61 @@ class Processes:
                 self.close()
 
     def close(self) -> None:
-        """End all workers, whatever they are doing."""
-        with self._hiring:
+        """Stop all workers at once."""
+        with self._lock:
             self._closed = True
-            crew, self._crew, self._idle = self._crew, [], []
-        for worker in crew:
+            workers, self._workers, self._idle = self._workers, [], []
+        for worker in workers:
             worker.close()
 
     def _outcome(self, run: Run, answer: Answer) -> Outcome:
-        """Have a run carried out; if its worker dies of it, by others, until it has failed."""
-        how, said, attempts = "", "", 0
+        """Execute a run; if its worker dies, repeat it with another."""
+        ending, stderr, attempts = "", "", 0
         while attempts <= self.retries:
-            worker = self._hire(answer)
+            worker = self._idle_worker(answer)
             attempts += 1
             try:
                 outcome: Outcome = pickle.loads(worker.ask(pickle.dumps(run)))
             except EOFError:
-                how, said = self._bury(worker)
+                ending, stderr = self._remove(worker)
             else:
-                with self._hiring:
+                with self._lock:
                     self._idle.append(worker)
                 return replace(outcome, attempts=attempts)
         times = f", {attempts} times" * (attempts > 1)
-        error = f"its worker process {how}{times}."
-        return Outcome(run, error=error, traceback=said, attempts=attempts)
+        error = f"its worker process {ending}{times}."
+        return Outcome(run, error=error, traceback=stderr, attempts=attempts)
 
-    def _hire(self, answer: Answer) -> Worker:
+    def _idle_worker(self, answer: Answer) -> Worker:
         """An idle worker, or a new one once it is ready."""
         while True:
-            with self._hiring:
+            with self._lock:
                 if self._closed:
                     raise RankscopeError("the engine was closed.")
                 if self._idle:
                     return self._idle.pop()
                 worker = Worker(answer, threads=self.threads)
-                self._crew.append(worker)
+                self._workers.append(worker)
             try:
                 worker.wait_until_ready()
             except EOFError:
-                how, said = self._bury(worker)
+                ending, stderr = self._remove(worker)
                 self._failed_starts += 1
                 if self._failed_starts >= _START_FAILURES:
-                    why = f": {said.splitlines()[-1]}" if said else "."
+                    why = f": {stderr.splitlines()[-1]}" if stderr else "."
                     raise RankscopeError(
-                        f"no worker process can be started; the last {how}{why}"
+                        f"no worker process can be started; the last one {ending}{why}"
                     ) from None
             else:
                 self._failed_starts = 0
                 return worker
 
-    def _bury(self, worker: Worker) -> tuple[str, str]:
-        """How a worker has ended, and its last words."""
-        with self._hiring:
+    def _remove(self, worker: Worker) -> tuple[str, str]:
+        """Remove a dead worker; return how it ended, and its standard error."""
+        with self._lock:
             if self._closed:
                 raise RankscopeError("the engine was closed.")
-            self._crew.remove(worker)
+            self._workers.remove(worker)
         ending = worker.ending()
         worker.close()
         return ending

@@ -1,4 +1,4 @@
-"""Runs on a Ray cluster: retries, resources and waiting are its own. No other file imports Ray."""
+"""Execute runs on a Ray cluster. No other file imports Ray."""
 
 import logging
 import os
@@ -18,19 +18,19 @@ from rankscope.run._engine import Outcome, Run, Work, carry_out, in_words, packe
 from rankscope.version import __version__
 
 _LEAST: Final = 16
-"""Tasks that are outstanding at least, so that a cluster which can grow has a reason to."""
-_AHEAD: Final = 4  # tasks that are outstanding for each that the cluster has room for at once
-_COUNT_EVERY: Final = 10.0  # seconds after which a cluster is asked again how large it is
+"""Minimum number of queued tasks, so that an autoscaling cluster grows."""
+_AHEAD: Final = 4  # queued tasks per task that the cluster can run at once
+_COUNT_EVERY: Final = 10.0  # seconds between queries of the size of the cluster
 
-_ANSWER_WITHIN: Final = 10.0
+_CONNECT_WITHIN: Final = 10.0
 
 
 @checked
 class RayEngine:
-    """Runs as tasks of the Ray cluster at ``address``, or else of a new one on this machine.
+    """Execute runs as tasks of the Ray cluster at ``address`` (default: a new local one).
 
-    Each asks for ``cpus``, ``gpus`` and ``memory`` (in GiB), and is repeated up to ``retries``
-    times if its worker or node dies. At most ``outstanding`` tasks wait or run at once. Needs
+    Each task requests ``cpus``, ``gpus`` and ``memory`` (in GiB), and is repeated up to ``retries``
+    times if its worker or node dies. At most ``outstanding`` tasks are queued or running. Needs
     ``pip install "rankscope[ray]"``, and the same version of rankscope on every node.
     """
 
@@ -50,20 +50,20 @@ class RayEngine:
         self.outstanding = outstanding
         self._pending: dict[Any, Run] = {}
         self._is_ours = False
-        self._room, self._counted = 0, -_COUNT_EVERY
+        self._capacity, self._counted = 0, -_COUNT_EVERY
 
     def outcomes(self, runs: Iterable[Run], work: Work) -> Iterator[Outcome]:
-        """Each run's outcome as soon as it is there."""
+        """Yield each run's outcome as soon as it is available."""
         ray = self._connected()
         task = ray.remote(
             num_cpus=self.cpus, num_gpus=self.gpus, memory=self.memory, max_retries=self.retries
         )(_carried_out)
         rest = iter(runs)
         try:
-            self._refuse_what_fits_nowhere(ray)
+            self._check_resources(ray)
             while True:
-                room = self._room_in(ray) - len(self._pending)
-                for run in islice(rest, max(0, room)):
+                free = self._queue_size(ray) - len(self._pending)
+                for run in islice(rest, max(0, free)):
                     self._pending[task.remote(run, work, __version__)] = run
                 if not self._pending:
                     return
@@ -74,22 +74,22 @@ class RayEngine:
             self.close()
 
     def close(self) -> None:
-        """Cancel what still runs, and leave the cluster as it was found."""
+        """Cancel running tasks; shut the cluster down if this engine started it."""
         if not self._pending and not self._is_ours:
             return
         import ray
 
         pending, self._pending = self._pending, {}
-        if self._is_ours:  # our tasks end with us; cancelling them as well can bring Ray down
+        if self._is_ours:  # this ends our tasks; cancelling them as well can crash Ray
             self._is_ours = False
             ray.shutdown()
             return
         for reference in pending:
-            with suppress(Exception):  # it may have ended just now, or the cluster may have
+            with suppress(Exception):  # the task or the cluster may just have ended
                 ray.cancel(reference, force=True)
 
     def _connected(self) -> Any:
-        """Ray, with a cluster; one that the program has already is used, and left alone."""
+        """Ray, connected to a cluster; an existing connection of the program is reused."""
         try:
             import ray
         except ImportError:
@@ -98,10 +98,10 @@ class RayEngine:
             ) from None
         if not ray.is_initialized():
             self._is_ours = True
-            # Ray itself would take the cluster that was started here last: another's, or long gone.
+            # Ray's default is the cluster last started here: another user's, or gone.
             address = self.address or os.environ.get("RAY_ADDRESS") or "local"
             try:
-                _knock(address)
+                _check_connection(address)
                 ray.init(
                     address,
                     log_to_driver=False,
@@ -111,12 +111,12 @@ class RayEngine:
             except Exception as error:
                 self.close()
                 raise InputError(
-                    f"no Ray cluster can be had at {address}: {in_words(error)}"
+                    f"cannot connect to a Ray cluster at {address}: {in_words(error)}"
                 ) from error
         return ray
 
-    def _refuse_what_fits_nowhere(self, ray: Any) -> None:
-        """Ray would wait for ever and say nothing; a cluster that was named may grow, though."""
+    def _check_resources(self, ray: Any) -> None:
+        """Raise if no node can run a task: Ray would wait for ever. A named cluster may grow."""
         asked = {"CPU": self.cpus, "GPU": self.gpus, "memory": self.memory or 0}
         nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
         if self.address is not None or any(
@@ -124,42 +124,42 @@ class RayEngine:
         ):
             return
         most = {kind: max((node.get(kind, 0) for node in nodes), default=0) for kind in asked}
-        words = [f"{kind} {much:g} of {most[kind]:g}" for kind, much in asked.items() if much]
-        raise InputError(f"no run would fit on this machine, each asks for {', '.join(words)}.")
+        words = [f"{much:g} {kind} of {most[kind]:g}" for kind, much in asked.items() if much]
+        raise InputError(f"no node can run a task, which needs {', '.join(words)} available.")
 
-    def _room_in(self, ray: Any) -> int:
-        """How many tasks may be outstanding; a cluster can grow, so it is asked now and then."""
+    def _queue_size(self, ray: Any) -> int:
+        """The maximum number of outstanding tasks; a cluster can grow, so query it repeatedly."""
         if self.outstanding is not None:
             return self.outstanding
         if time.monotonic() - self._counted > _COUNT_EVERY:
             at_once = ray.cluster_resources().get("CPU", 0) / max(self.cpus, 0.1)
-            self._room, self._counted = max(_LEAST, int(_AHEAD * at_once)), time.monotonic()
-        return self._room
+            self._capacity, self._counted = max(_LEAST, int(_AHEAD * at_once)), time.monotonic()
+        return self._capacity
 
     def _outcome(self, ray: Any, reference: Any) -> Outcome:
         run = self._pending.pop(reference)
         try:
             outcome = pickle.loads(ray.get(reference))
-        except Exception as error:  # its workers died too often, or it cannot be sent
-            said = " ".join(in_words(error).split())
+        except Exception as error:  # its workers died too often, or it cannot be unpickled
+            message = " ".join(in_words(error).split())
             crashed = isinstance(error, ray.exceptions.WorkerCrashedError)
             return Outcome(
-                run, error=said, traceback=str(error), attempts=1 + self.retries * crashed
+                run, error=message, traceback=str(error), attempts=1 + self.retries * crashed
             )
         assert isinstance(outcome, Outcome)
         return outcome
 
 
-def _knock(address: str) -> None:
-    """See whether anyone answers at ``host:port``: Ray itself would try for some minutes."""
+def _check_connection(address: str) -> None:
+    """Raise if ``host:port`` does not accept connections: Ray would try for minutes."""
     named = re.fullmatch(r"(?:ray://)?\[?(.+?)\]?:(\d+)", address)
     if named is not None:
-        with socket.create_connection((named[1], int(named[2])), timeout=_ANSWER_WITHIN):
+        with socket.create_connection((named[1], int(named[2])), timeout=_CONNECT_WITHIN):
             pass
 
 
 def _carried_out(run: Run, work: Work, version: str) -> bytes:
-    """On a node: the run's outcome, packed, of the version that its key stands for."""
+    """Executed on a node: the pickled outcome of a run, computed by the version of its key."""
     if version != __version__:
         differs = Outcome(
             run,

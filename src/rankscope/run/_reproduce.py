@@ -1,4 +1,4 @@
-"""``reproduce``: a sweep over claims in this process; whole results are kept, none made twice."""
+"""``reproduce``: run claims in this process; saved results are reused."""
 
 import math
 import time
@@ -25,21 +25,21 @@ from rankscope.show import report
 SUMMARY: Final = "reproduce.html"
 MOST_SEEDS: Final = 1000
 SEED_STEP: Final = 1000
-"""Between two seeds of a claim: those that count their draws from a seed then share none."""
+"""Difference of two seeds of a claim, so that claims that count up from a seed share no draws."""
 Begin = Callable[[str], OnStep]
-"""Called with what begins; gives the callback for its progress."""
+"""Called with the name of a phase; returns the callback for its progress."""
 
 
 @checked
 @dataclass(frozen=True)
 class Reproduction:
-    """What became of one claim: its result and files, or why it could not be run."""
+    """The outcome of one claim: its result and files, or the failure in ``run``."""
 
     entry: Entry
     run: ClaimRun
     result: Result | None = None
     files: Mapping[str, str] = field(default_factory=dict)
-    from_before: bool = False  # whether the result was read and not computed
+    from_before: bool = False  # whether the result was read from the folder
 
 
 @checked
@@ -52,28 +52,28 @@ def reproduce(
     fresh: bool = False,
     **options: Any,
 ) -> list[Reproduction]:
-    """Re-check claims by their ids, or all of them; their files and a summary go into ``folder``.
+    """Re-check claims by id, or all of them; write their files and a summary to ``folder``.
 
-    >>> [found.result.verdict for found in reproduce(["D8"], "out")]
+    >>> [claim.result.verdict for claim in reproduce(["D8"], "out")]
     ['holds']
 
-    What the folder already holds is read and not computed again, unless it is to be ``fresh``.
-    ``options`` are fields of the claims' configurations, such as a seed; a claim that has no such
-    field runs without it. Each claim is run with as many ``seeds``, a thousand apart, unless
-    nothing in it is drawn; ``over_seeds`` then says whether its verdict is stable. A claim that
-    fails to run is reported, and the others go on.
+    Results that the folder already has are read, unless ``fresh``. ``options`` are fields of the
+    claims' configurations, such as ``seed``; a claim ignores fields that it does not have. Each
+    claim runs with ``seeds`` seeds, a thousand apart, unless it is deterministic; ``over_seeds``
+    then says whether its verdict is stable. If a claim fails, the failure is reported and the
+    others continue.
     """
     chosen = [entry(id_, "claim") for id_ in ids] or list(entries("claim").values())
     given: dict[Entry, dict[str, Any]] = {}
     for claim in chosen:
         names = {field.name for field in dataclass_fields(claim.module().Config)}
-        if "seed" not in claim.options:  # nothing is drawn
+        if "seed" not in claim.options:  # deterministic
             names -= {"seed"}
         given[claim] = {name: value for name, value in options.items() if name in names}
     for name in options:
         if not any(name in fields for fields in given.values()):
             named = ", ".join(claim.id for claim in chosen)
-            raise InputError(f"none of {named} has a field {name!r}.")
+            raise InputError(f"unknown option {name!r}: none of {named} has such a field.")
     return list(reproductions(given, folder, scale=scale, seeds=seeds, fresh=fresh))
 
 
@@ -89,12 +89,12 @@ def reproductions(
     charts: bool = False,
     begin: Begin = lambda _: silent,
 ) -> Iterator[Reproduction]:
-    """Claims with the fields chosen for each, one by one; the summary is written after each.
+    """Run claims with the fields given for each; update the summary after each.
 
-    Of a claim with several ``seeds`` all runs come one after another. With ``redraw``, pages (and
-    with ``charts`` pictures) are drawn anew without computing.
+    The runs of a claim with several ``seeds`` are consecutive. With ``redraw``, pages (and with
+    ``charts`` PNG files) are regenerated from saved results.
     """
-    place = Path(folder)
+    root = Path(folder)
     asked: dict[str, Any] = {"scale": scale, "fresh": fresh, "begin": begin}
     asked |= {"redraw": redraw, "charts": charts}
     whole("seeds", seeds, least=1, most=MOST_SEEDS)
@@ -104,17 +104,17 @@ def reproductions(
         for by_seed in _by_seed(claim, scale, fields, seeds)
     )
     for claim, run in runs:
-        outcome = carry_out(run, partial(_reproduced, claim, place, **asked), "this process")
-        reproduction = outcome.result or Reproduction(claim, _failed(place, outcome, scale))
-        with suppress(OSError, RankscopeError):  # a full disk: the next claim may be in the folder
-            write_summary(place)
+        outcome = carry_out(run, partial(_reproduced, claim, root, **asked), "this process")
+        reproduction = outcome.result or Reproduction(claim, _failed(root, outcome, scale))
+        with suppress(OSError, RankscopeError):  # a full disk: the next claim may be saved already
+            write_summary(root)
         yield reproduction
 
 
 def _by_seed(
     claim: Entry, scale: Scale, fields: Mapping[str, Any], seeds: int
 ) -> Iterator[dict[str, Any]]:
-    """The chosen fields with one seed after another; once where nothing is drawn."""
+    """The fields with each seed; once if the claim is deterministic."""
     if seeds == 1 or "seed" not in claim.options:
         yield dict(fields)
         return
@@ -123,7 +123,7 @@ def _by_seed(
 
 
 def write_summary(folder: Path) -> Path:
-    """The page about every run in a folder, anew."""
+    """Write the page about all runs in a folder."""
     series = over_seeds(claim_runs(folder))
     return report.write_overview(entries("claim").values(), series, folder / SUMMARY)
 
@@ -139,7 +139,7 @@ def _reproduced(
     charts: bool,
     begin: Begin,
 ) -> Reproduction:
-    """A claim from the folder if it is there, else computed; its page is drawn then."""
+    """Read a claim's result from the folder, or compute it and write its page."""
     config = claim.configuration(scale, **run.fields)
     stem, digest = claim.stem(config), config.digest(claim.id)
     noted = _noted(folder, claim.id)
@@ -148,7 +148,7 @@ def _reproduced(
     files = _files(folder, stem)
     drawn = "page" in files and ("chart" in files or not charts) and not redraw
     if kept is not None and known is not None and drawn:
-        if list(noted)[-1] != stem:  # what was asked for last is the last verdict
+        if list(noted)[-1] != stem:  # the latest request is the latest verdict
             _note(folder, known)
         return Reproduction(claim, _shown(known), kept, files, from_before=True)
     started = time.perf_counter()
@@ -159,29 +159,29 @@ def _reproduced(
     series = replace(config, seed=0).digest(claim.id)
     ended = _ended(result, scale, series, seconds)
     try:
-        files = report.write(result, folder, charts=charts, on_step=begin(f"{claim.id}, drawing"))
+        files = report.write(result, folder, charts=charts, on_step=begin(f"{claim.id}, writing"))
         _note(folder, replace(ended, digest=digest_of(Path(files["table"]).read_bytes())))
-    except (RankscopeError, OSError) as error:  # the figures are there, though not all files
+    except (RankscopeError, OSError) as error:  # there is a result, but not all files
         unwritten = replace(_shown(ended), failure=str(error))
         return Reproduction(claim, unwritten, result, _files(folder, stem))
     return Reproduction(claim, _shown(ended), result, files, from_before=kept is not None)
 
 
 def _kept(path: Path, claim: Entry, digest: str, noted: Ended | None) -> Result | None:
-    """A result from before; a file that cannot be read, or is about something else, is none."""
+    """A saved result; None if its file cannot be read or belongs to another configuration."""
     try:
         if noted is not None and noted.digest != digest_of(path.read_bytes()):
             return None
         result = results.read(path)
-        report.page(result)  # what cannot be shown is as good as none
-    except Exception:  # whatever a damaged file makes its readers raise
+        report.page(result)  # a result that cannot be shown is not usable
+    except Exception:  # a damaged file can raise anything
         return None
     same = result.id == claim.id and result.provenance.get("digest") == digest
     return result if same and result.judgement is not None else None
 
 
 def _files(folder: Path, stem: str) -> dict[str, str]:
-    """Those of ``report.write`` that are there."""
+    """The files of ``report.write`` that exist."""
     charts = [folder / f"{stem}.png", *sorted(folder.glob(f"{stem}-[0-9].png"))]
     named = {f"chart{path.stem.removeprefix(stem)}": path for path in charts}
     files = {"table": folder / f"{stem}.parquet", **named, "page": folder / f"{stem}.html"}
@@ -189,7 +189,7 @@ def _files(folder: Path, stem: str) -> dict[str, str]:
 
 
 def _noted(folder: Path, id_: str) -> dict[str, Ended]:
-    """What was noted of a claim, by key, the last run last; nothing if that cannot be read."""
+    """The recorded runs of a claim by key, the latest last; empty if they cannot be read."""
     if not (folder / NAME).is_file():
         return {}
     with suppress(RankscopeError), Store(folder, "reproduce") as store:
@@ -199,12 +199,12 @@ def _noted(folder: Path, id_: str) -> dict[str, Ended]:
 
 
 def _note(folder: Path, run: Ended) -> None:
-    """Write a run down; a failure is noted under the claim's id, and stands until a run ends."""
+    """Record a run; a failure is recorded under the claim's id until a run succeeds."""
     folder.mkdir(parents=True, exist_ok=True)
     with Store(folder, "reproduce", create=True) as store:
-        store.note(run)
+        store.record(run)
         if not run.error:
-            store.forget(run.experiment)
+            store.delete(run.experiment)
 
 
 def _ended(result: Result, scale: Scale, series: str, seconds: float | None) -> Ended:
@@ -221,7 +221,7 @@ def _ended(result: Result, scale: Scale, series: str, seconds: float | None) -> 
 
 
 def _failed(folder: Path, outcome: Outcome, scale: Scale) -> ClaimRun:
-    """A claim that could not be run, written down as far as that can be done."""
+    """Record a failed claim, if the folder is writable."""
     seed, id_ = outcome.run.fields.get("seed", 0), outcome.run.experiment
     settings = {"seed": seed if type(seed) is int else 0, "scale": scale, "series": ""}
     why: dict[str, Any] = {"error": outcome.error, "traceback": outcome.traceback}

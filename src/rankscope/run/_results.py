@@ -1,8 +1,8 @@
-"""The result of one run as one file, and all of them as one table.
+"""One file per result, and all results as one table.
 
-Equal runs make equal files: nothing of this machine is in them. The settings along a grid's axes
-are not, either, because the same run may stand in another grid with other axes; ``table`` joins
-them. A file counts if it is what was written, by its digest in the database.
+Equal runs have equal files: they contain nothing about this machine. They do not contain the values
+on a grid's axes either, because the same run may be in another grid with other axes; ``table``
+joins them. A file is valid if its digest matches the one in the database.
 """
 
 import io
@@ -27,27 +27,27 @@ _SCHEMA: Final[dict[str, type[pl.DataType]]] = {
     RUN: pl.String,
     **{name + tables.IN_RUN * (name == RUN): kind for name, kind in tables.COLUMNS.items()},
 }
-"""Every column that a result can have."""
+"""All columns that a result can have."""
 _NOTE: Final = "rankscope.sweep"
-_SMALL: Final = 2**16  # bytes up to which a result is held in memory while a table is made of many
-# A panic of polars, which some damaged files and some columns cause, is no Exception.
+_SMALL: Final = 2**16  # bytes; larger results are not held in memory for a table
+# A panic of polars, which some damaged files and columns cause, is not an Exception.
 _FAILING: Final = (pl.exceptions.PolarsError, pl.exceptions.PanicException, TypeError, ValueError)
 
 
-def place(folder: Path, key: str) -> Path:
-    """Where the result of a run is."""
+def result_path(folder: Path, key: str) -> Path:
+    """The file of a run's result."""
     return folder / RESULTS / f"{key}.parquet"
 
 
 def to_bytes(run: Run, table: object) -> bytes:
-    """The file of a run's result; an error if that table cannot be one."""
+    """The bytes of the file of a run's result; raises if the table is not valid."""
     if not isinstance(table, pl.DataFrame):
-        raise KindError(f"the run gave a {type(table).__name__}, expected a polars table.")
+        raise KindError(f"the run returned a {type(table).__name__}, expected a polars DataFrame.")
     unknown = sorted(set(table.columns) - set(tables.COLUMNS))
     if unknown or not {"metric", "value"} <= set(table.columns):
         raise InputError(
-            f"the run gave a table of {', '.join(table.columns) or 'no columns'}; expected metric, "
-            f"value and any of {', '.join(tables.COLUMNS)}."
+            f"the run returned a table with {', '.join(table.columns) or 'no columns'}; expected "
+            f"metric, value and any of {', '.join(tables.COLUMNS)}."
         )
     note = {"key": run.key, "experiment": run.experiment, "fields": dict(run.fields)}
     try:
@@ -62,55 +62,55 @@ def to_bytes(run: Run, table: object) -> bytes:
 
 
 def write(folder: Path, key: str, content: bytes) -> None:
-    """Write the result of a run, whole."""
-    write_file(place(folder, key), content, follow_link=False)
+    """Write the result of a run atomically."""
+    write_file(result_path(folder, key), content, follow_link=False)
 
 
 def described(key: str, content: bytes) -> dict[str, Any]:
-    """What is noted of a result: where it is, and enough to read many of them at once."""
+    """The fields recorded about a result: its file, digest and columns."""
     columns = list(pl.read_parquet_schema(io.BytesIO(content)))
     file = f"{RESULTS}/{key}.parquet"
     return {"file": file, "digest": digest_of(content), "details": {"columns": columns}}
 
 
 def tidy(store: Store) -> tuple[set[str], dict[str, str]]:
-    """Set damaged results aside, take up those not noted yet, and forget those that are gone.
+    """Move damaged results aside, record new ones, and delete records of missing ones.
 
-    For the holder of the folder alone. Gives the keys of whole results, and the files that were
-    set aside, with why.
+    Call it only while holding the lock of the folder. Returns the keys of valid results, and the
+    files moved aside with the reasons.
     """
     noted, done, aside = store.results(), set(), {}
-    taken_up: list[Ended] = []
+    unrecorded: list[Ended] = []
     results = store.folder / RESULTS
     for path in sorted(results.iterdir()) if results.is_dir() else ():
-        if is_unfinished(path):  # an earlier sweep was killed while it wrote
+        if is_unfinished(path):  # an earlier sweep was killed while writing
             path.unlink()
         elif path.suffix == ".parquet" and is_key(path.stem):
-            wrong, run = _looked_at(path, noted.get(path.stem))
-            if wrong:
-                aside[_set_aside(store.folder, path)] = wrong
+            problem, run = _check(path, noted.get(path.stem))
+            if problem:
+                aside[_move_aside(store.folder, path)] = problem
             else:
                 done.add(path.stem)
-                taken_up += [] if run is None else [run]
-    store.note(*taken_up)
-    store.forget(*(noted.keys() - done))
+                unrecorded += [] if run is None else [run]
+    store.record(*unrecorded)
+    store.delete(*(noted.keys() - done))
     return done, aside
 
 
-def _looked_at(path: Path, written: str | None) -> tuple[str, Ended | None]:
-    """What is wrong with a result, or nothing; and what to note, if ``written`` says nothing yet.
+def _check(path: Path, digest: str | None) -> tuple[str, Ended | None]:
+    """The problem with a result, or ""; and its record, if it has none yet (no ``digest``).
 
-    The driver may have ended between writing the file and noting its digest; then it is read.
+    The driver may have been killed between writing the file and recording its digest.
     """
     key = path.stem
     try:
         content = _content(path)
-        if written is not None:
-            return ("" if digest_of(content) == written else "it is not what was written"), None
+        if digest is not None:
+            return ("" if digest_of(content) == digest else "its content has changed"), None
         table, metadata = tables.from_parquet(path)
         notes = json.loads(metadata.get(_NOTE, "null"))
         if not isinstance(notes, dict) or set(notes) != {key}:
-            return f"it is of {', '.join(notes or ()) or 'no run'}", None
+            return f"it belongs to {', '.join(notes or ()) or 'no run'}", None
     except OSError as error:
         return error.strerror or str(error), None
     except (*_FAILING, RecursionError) as error:
@@ -118,21 +118,21 @@ def _looked_at(path: Path, written: str | None) -> tuple[str, Ended | None]:
     ours = all(_SCHEMA.get(name) == kind for name, kind in table.schema.items())
     ours = ours and {RUN, "metric", "value"} <= set(table.columns)
     if not ours or not table[RUN].eq(key).all():
-        return "its table is not that of a run", None
+        return "it is not the table of a run", None
     settings = {"axes": {}, "fields": notes[key].get("fields", {})}
     ended, experiment = path.stat().st_mtime, str(notes[key].get("experiment"))
     return "", Ended(key, experiment, settings, ended, **described(key, content))
 
 
 def _content(path: Path) -> bytes:
-    """The bytes of a result; what a link leads to is none, and a pipe would be waited for."""
+    """The bytes of a result; raises for links, and for pipes, which would block."""
     if path.is_symlink() or (path.exists() and not path.is_file()):
-        raise OSError("it is a symbolic link, or no regular file")
+        raise OSError("it is not a regular file")
     return path.read_bytes()
 
 
-def _set_aside(folder: Path, path: Path) -> str:
-    """Move a file to where it does not count; its new name."""
+def _move_aside(folder: Path, path: Path) -> str:
+    """Move a damaged file to a folder of its own; return its new name."""
     aside = folder / ASIDE
     aside.mkdir(exist_ok=True)
     taken = {inside.name for inside in aside.iterdir()}
@@ -145,12 +145,12 @@ def _set_aside(folder: Path, path: Path) -> str:
 
 @checked
 def table(folder: str | Path) -> pl.LazyFrame:
-    """Every result of the grid that was asked for last: ``run``, the axes, then the long table.
+    """All results of the latest grid: columns ``run``, the axes, then those of the long table.
 
-    Rows come in the grid's order. Where an axis has the name of a column of the long table, that
-    column is called ``<name>_in_run``. Results of runs that the grid no longer has are left out.
-    A sweep may go on meanwhile: what is done at the time of this call is in the table. A file that
-    is not what was written is an error.
+    Rows are in the grid's order. If an axis has the name of a column of the long table, that
+    column is renamed to ``<name>_in_run``. Results of runs that are not in the grid any more are
+    excluded. The sweep may still be running: the table has the runs that are done. A file whose
+    content has changed is an error.
     """
     with Store(Path(folder), "sweep") as store:
         points = store.points()
@@ -166,19 +166,19 @@ def table(folder: str | Path) -> pl.LazyFrame:
 
 
 def _scan(folder: Path, runs: Sequence[Ended]) -> pl.LazyFrame:
-    """Results one below the other, with the columns any of them has; null where one has not."""
+    """All results concatenated, with the union of their columns; missing values are null."""
     small: list[bytes] = []
     large: list[Path] = []
     for run in runs:
-        path = place(folder, run.key)
+        path = result_path(folder, run.key)
         try:
             content = _content(path)
             if digest_of(content) != run.digest:
-                raise OSError("it is not what was written")
+                raise OSError("its content has changed")
         except OSError as error:
             raise InputError(
-                f"{path} is damaged ({error.strerror or error}); start the sweep again, which sets "
-                "it aside and computes it anew."
+                f"{path} is damaged ({error.strerror or error}); start the sweep again to "
+                "recompute it."
             ) from error
         if len(content) <= _SMALL:
             small.append(content)
@@ -198,13 +198,13 @@ def _scan(folder: Path, runs: Sequence[Ended]) -> pl.LazyFrame:
 
 @checked
 def with_settings(rows: pl.LazyFrame, only: Sequence[str]) -> pl.LazyFrame:
-    """The rows of a sweep's table with some values of its axes, each as ``AXIS=VALUE[,VALUE]``."""
+    """Filter a sweep's table by values of its axes, each given as ``AXIS=VALUE[,VALUE]``."""
     schema = rows.collect_schema()
     for choice in only:
         axis, equals, written = choice.partition("=")
         name = tables.axis_name(axis.strip(), schema.names())
         if not equals or name not in schema:
-            raise InputError(f"{choice}: write AXIS=VALUE; there is {', '.join(schema)}.")
+            raise InputError(f"{choice}: expected AXIS=VALUE; axes: {', '.join(schema)}.")
         wanted = [value.strip() for value in written.split(",") if value.strip()]
         if schema[name].is_numeric():
             try:
@@ -217,28 +217,28 @@ def with_settings(rows: pl.LazyFrame, only: Sequence[str]) -> pl.LazyFrame:
             kept = rows.filter(words.is_in([value.lower() for value in wanted]))
         if not kept.limit(1).collect().height:
             values = list_words([*map(setting_text, _distinct(rows, name))])
-            raise InputError(f"{choice} keeps nothing; {name} is {values}.")
+            raise InputError(f"{choice} matches no rows; values of {name}: {values}.")
         rows = kept
     return rows
 
 
 @checked
 def with_metric(rows: pl.LazyFrame, metric: str) -> tuple[pl.DataFrame, int]:
-    """The rows of one metric, and how many runs have none of it, which no chart shows."""
+    """The rows of one metric, and the number of runs without it."""
     chosen = rows.filter(pl.col("metric") == metric).collect()
     if not chosen.height:
         known = list_words(_distinct(rows, "metric"), 12)
-        raise InputError(f"the sweep has no {metric}; it has {known}.")
+        raise InputError(f"the sweep has no metric {metric}; available: {known}.")
     return chosen, len(_distinct(rows, RUN)) - chosen[RUN].n_unique()
 
 
 def _distinct(rows: pl.LazyFrame, name: str) -> list[Any]:
-    """The values of a column, each once, in the order they come in."""
+    """The distinct values of a column, in order of appearance."""
     return rows.select(pl.col(name).unique(maintain_order=True)).collect()[name].to_list()
 
 
 def axis_column(values: Sequence[Setting]) -> pl.Series:
-    """Settings along an axis as a column: as numbers if all are, else as text.
+    """The values of an axis as a column: numbers if all are, else text.
 
     >>> axis_column([1, 2.5]).to_list(), axis_column(["layer", False, None]).to_list()
     ([1.0, 2.5], ['layer', 'false', None])

@@ -1,4 +1,4 @@
-"""How far a sweep is and how claims ended, read from their folders. Imports nothing heavy."""
+"""Progress of a sweep and outcomes of claims, read from their folders. No heavy imports."""
 
 import math
 import time
@@ -19,38 +19,38 @@ RECENT: Final = 300.0
 
 @dataclass(frozen=True)
 class Status:
-    """How many runs are done, failed and left, and how fast it goes."""
+    """The number of runs that are done, failed and left, and the speed."""
 
-    total: int  # runs of the grid that was asked for last
+    total: int  # runs of the latest grid
     done: int
     failures: tuple[Ended, ...]
-    others: int  # results that are kept of runs which the grid no longer has
-    holder: str | None  # the sweep that is running, if one is
-    running_seconds: float | None  # for how long it has been, if it is
+    others: int  # saved results of runs that are not in the grid any more
+    holder: str | None  # the process that is running the sweep, if any
+    running_seconds: float | None  # how long it has been running
     runs_per_minute: float | None
-    """Over the last minutes, while it is running and once a run has ended."""
+    """Over the last minutes; None if the sweep is not running or no run has finished."""
 
     @property
     def failed(self) -> int:
-        """Runs without a result."""
+        """The number of failed runs."""
         return len(self.failures)
 
     @property
     def left(self) -> int:
-        """Runs that were not carried out yet."""
+        """The number of runs not executed yet."""
         return self.total - self.done - self.failed
 
     @property
     def seconds_left(self) -> float | None:
-        """How long the rest will take at this speed."""
+        """The estimated time for the remaining runs."""
         return None if not self.runs_per_minute else self.left / self.runs_per_minute * 60
 
     @property
     def state(self) -> str:
-        """Whether it is running, how fast, and how long it will take, in words."""
+        """Whether it is running, its speed and the remaining time, in words."""
         if self.holder is None:
-            return "not running" + ("; start it again for the rest" if self.left else "")
-        speed = f", {self.runs_per_minute:.3g} runs a minute" if self.runs_per_minute else ""
+            return "not running" + ("; start it again to resume" if self.left else "")
+        speed = f", {self.runs_per_minute:.3g} runs per minute" if self.runs_per_minute else ""
         left = f", about {duration(self.seconds_left)} left" if self.seconds_left else ""
         return f"running for {duration(self.running_seconds or 0)} ({self.holder}){speed}{left}"
 
@@ -61,7 +61,7 @@ class Status:
 
 @checked
 def status(folder: str | Path) -> Status:
-    """How far the sweep in a folder is. No result is looked into, so that this is quick."""
+    """The progress of the sweep in a folder, without reading any result."""
     with Store(Path(folder), "sweep") as store:
         wanted = list(dict.fromkeys(key for key, _ in store.points()))
         done = store.results().keys()
@@ -86,47 +86,47 @@ def status(folder: str | Path) -> Status:
 @checked
 @dataclass(frozen=True)
 class ClaimRun:
-    """One claim, run once: its whole result is in the file ``<stem>.parquet``."""
+    """One run of a claim; its result is in the file ``<stem>.parquet``."""
 
     id: str
     stem: str  # what its files are called; nothing if it failed to run
     seed: int | None  # None if the claim draws no random numbers
     scale: str
-    series: str  # shared by the runs that differ from this one in the seed alone
+    series: str  # the same for runs that differ only in the seed
     judgement: Judgement | None
     beyond: Judgement | None
     key_figure: tuple[str, float] | None
-    seconds: float | None  # how long it took, if that is known
+    seconds: float | None  # run time, if known
     finished: str  # when, in UTC
-    failure: str = ""  # why it could not be run, if it could not
+    failure: str = ""  # the error, if it failed
     traceback: str = field(default="", repr=False)
 
 
 @checked
 @dataclass(frozen=True)
 class ClaimSeries:
-    """A claim over seeds: the runs that differ in the seed alone, by seed; or one that failed."""
+    """Runs of a claim that differ only in the seed, in order of the seed; or a failed run."""
 
     runs: tuple[ClaimRun, ...]
 
     @property
     def judgement(self) -> Judgement | None:
-        """On the claim's domain: that of the first seed if all agree, else which says what."""
+        """On the claim's domain: the judgement of the first seed if all agree, else by seed."""
         return self._over_seeds(run.judgement for run in self.runs)
 
     @property
     def beyond(self) -> Judgement | None:
-        """The same, beyond that domain."""
+        """The judgement beyond that domain."""
         return self._over_seeds(run.beyond for run in self.runs)
 
     @property
     def verdict(self) -> str:
-        """The whole verdict in words."""
+        """The verdict in words."""
         return judgements.in_words(self.judgement, self.beyond)
 
     @property
     def seeds(self) -> str:
-        """Which seeds the verdict rests on, and whether they agree, check by check."""
+        """The seeds of the verdict, and whether they agree, check by check."""
         seeds = [run.seed for run in self.runs]
         if len(seeds) == 1:
             return "no random numbers" if seeds[0] is None else f"seed {seeds[0]} only"
@@ -141,7 +141,7 @@ class ClaimSeries:
         if not unstable:
             return f"{named}: stable"
         counts = ", ".join(f"{name} in {met} of {len(seeds)}" for name, met in unstable.items())
-        return f"{named}: the same verdict, but {counts}"
+        return f"{named}: same verdict, but {counts}"
 
     def _over_seeds(self, judged: Iterable[Judgement | None]) -> Judgement | None:
         by_seed = {
@@ -154,7 +154,7 @@ class ClaimSeries:
 
 @checked
 def over_seeds(runs: Sequence[ClaimRun]) -> list[ClaimSeries]:
-    """Runs of claims, those that differ in the seed alone as one; the last run last."""
+    """Group runs of claims that differ only in the seed; the latest group is last."""
     by_series: dict[tuple[str, str], list[ClaimRun]] = {}
     for run in runs:
         key = (run.id, run.failure or run.series)
@@ -167,7 +167,7 @@ def over_seeds(runs: Sequence[ClaimRun]) -> list[ClaimSeries]:
 
 @checked
 def claim_runs(folder: str | Path) -> list[ClaimRun]:
-    """Every run of a claim whose file is still there, and failures since; the last run last."""
+    """All runs of claims whose files exist, and failures; the latest is last."""
     if not (Path(folder) / NAME).is_file():
         return []
     with Store(Path(folder), "reproduce") as store:
@@ -178,7 +178,7 @@ def claim_runs(folder: str | Path) -> list[ClaimRun]:
 
 
 def claim_run(noted: Ended) -> ClaimRun | None:
-    """A run of a claim as it was noted; nothing if that is none: anybody may have written it."""
+    """A recorded run of a claim; None if the record is invalid."""
     try:
         details = {**dict.fromkeys(("judgement", "beyond", "key_figure")), **noted.details}
         figure = details.pop("key_figure")

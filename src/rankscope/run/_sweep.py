@@ -1,6 +1,6 @@
-"""``sweep``: a grid in, a folder of results out.
+"""``sweep``: run a grid and save its results in a folder.
 
-Every run is worked out and named before any is started.
+All runs are checked and get their keys before the first one starts.
 """
 
 import json
@@ -31,36 +31,36 @@ if TYPE_CHECKING:
 
 
 _EXPERIMENT: Final = "experiment"
-_USUAL: Final = "trace"
+_DEFAULT: Final = "trace"
 _LEAST_SECONDS: Final = 0.01
-"""What the smallest run takes: a network is drawn, a text read, a table made."""
-_MOST: Final = 500  # runs an estimate looks at; of more, so many at even distances
+"""Time of the smallest run: initialise a network, read a text, make a table."""
+_MOST: Final = 500  # runs that an estimate samples, evenly spaced
 _MOST_SHOWN: Final = 5
 
 
 @checked
 @dataclass(frozen=True)
 class Plan:
-    """A grid and, at each of its points, the run there; several may come to the same run."""
+    """A grid and the run at each of its points; several points may have the same run."""
 
     grid: Grid
     points: tuple[Run, ...]
 
     @cached_property
     def runs(self) -> tuple[Run, ...]:
-        """The runs to carry out, each once, as at the first of its points."""
-        found: dict[str, Run] = {}
+        """The distinct runs, each as at the first of its points."""
+        distinct: dict[str, Run] = {}
         for run in self.points:
-            found.setdefault(run.key, run)
-        return tuple(found.values())
+            distinct.setdefault(run.key, run)
+        return tuple(distinct.values())
 
     @property
     def merged(self) -> int:
-        """How many points came to the same run as another."""
+        """The number of points whose run is a duplicate."""
         return len(self.points) - len(self.runs)
 
     def left(self, folder: str | Path) -> tuple[Run, ...]:
-        """The runs that a folder, which need not be there yet, has no result of."""
+        """The runs without a result in a folder, which need not exist."""
         if not (Path(folder) / NAME).is_file():
             return self.runs
         with Store(Path(folder), "sweep") as store:
@@ -70,25 +70,25 @@ class Plan:
 
 @checked
 def plan(grid: Grid) -> Plan:
-    """Every run of a grid, checked; the first thing that is wrong is an error that says where.
+    """Check a grid and list its runs; an error names the location of the problem.
 
     >>> from rankscope.run import read_grid
     >>> grid = read_grid({"heads": 1, "width": 8, "axes": {"layers": [1, 2], "seed": [0, 1, 2]}})
     >>> [str(run) for run in plan(grid).runs][:2]
     ['trace (layers=1, seed=0)', 'trace (layers=1, seed=1)']
     """
-    with _saying_where(grid.name):
+    with _located(grid.name):
         _check_values(grid)
     sources = Sources(grid.folder)
     points = []
     for number, point in enumerate(grid.points(), start=1):
-        axes: dict[str, Setting] = {  # as a column holds them
+        axes: dict[str, Setting] = {  # as values of a column
             name: json.dumps(value) if isinstance(value, list | dict) else value
             for name, value in point.items()
         }
         try:
             fields = {**grid.settings(point), **point}
-            experiment = entry(fields.pop(_EXPERIMENT, _USUAL))
+            experiment = entry(fields.pop(_EXPERIMENT, _DEFAULT))
             known = readers(experiment)
             fields = {n: v for n, v in fields.items() if n in known or n not in grid.referred}
             key = ask(experiment, fields, sources).key
@@ -101,17 +101,17 @@ def plan(grid: Grid) -> Plan:
 
 
 def _check_values(grid: Grid) -> None:
-    """Try every value that stands in the grid alone, so that an error can say where it stands."""
+    """Check every value of the grid by itself, so that an error can name its location."""
     ids = {key: value for key, name, value in grid.values() if name == _EXPERIMENT}
-    experiments = set() if ids else {entry(_USUAL)}
+    experiments = set() if ids else {entry(_DEFAULT)}
     for key, id_ in ids.items():
         if not has_braces(id_):
-            with _saying_where(key):
+            with _located(key):
                 experiments.add(entry(id_))
     for key, name, value in grid.values():
         if name != _EXPERIMENT and name not in grid.referred:
-            for experiment in sorted(experiments, key=lambda tried: tried.id):
-                with _saying_where(key):
+            for experiment in sorted(experiments, key=lambda experiment: experiment.id):
+                with _located(key):
                     _try(experiment, name, value)
 
 
@@ -119,7 +119,7 @@ def _try(experiment: Entry, name: str, value: Any) -> None:
     known = readers(experiment)
     if name not in known:
         raise InputError(
-            f'{name} is no field of {experiment.id}, and no text refers to it as "{{{name}}}"; '
+            f'{name} is not a field of {experiment.id}, and no text contains "{{{name}}}"; '
             f"{nearest(name, tuple(known))}"
         )
     if not has_braces(value):
@@ -127,26 +127,26 @@ def _try(experiment: Entry, name: str, value: Any) -> None:
 
 
 @contextmanager
-def _saying_where(place: str) -> Iterator[None]:
-    """Put where something stands in front of errors about it."""
+def _located(location: str) -> Iterator[None]:
+    """Prefix errors with a location."""
     try:
         yield
     except RankscopeError as error:
-        raise type(error)(f"{place}: {error}") from None
+        raise type(error)(f"{location}: {error}") from None
 
 
 @checked
 def execute(run: Run) -> "pl.DataFrame":
-    """Run one run, here and now; gives the table of its result.
+    """Execute one run in this process, and return the table of its result.
 
-    What it reads must be what it was when the run was named: a text that was edited since, or
-    another version of rankscope on the machine that runs it, would file numbers under a wrong key.
+    Its inputs must not have changed since the plan was made: an edited text, or another version of
+    rankscope on a node, would store results under a wrong key.
     """
     asked = ask(entry(run.experiment), run.fields, Sources(run.folder))
     if asked.key != run.key:
         raise InputError(
-            f"{run} was named {run.key} and is {asked.key} now: a text, a model or rankscope "
-            f"(here {__version__}) has changed since; start the sweep again."
+            f"{run} had the key {run.key} and now has {asked.key}: a text, a model or rankscope "
+            f"(here {__version__}) has changed; start the sweep again."
         )
     return asked.run().table
 
@@ -154,9 +154,9 @@ def execute(run: Run) -> "pl.DataFrame":
 @checked
 @dataclass(frozen=True)
 class Estimate:
-    """Seconds of all runs one after the other and of the longest, bytes of the largest.
+    """Total time of all runs and of the longest, in seconds, and memory of the largest in bytes.
 
-    ``unknown`` is how many runs of ``runs`` nothing is known about; they are in none of the sums.
+    ``unknown`` of the ``runs`` have no estimate; they are not in the sums.
     """
 
     runs: int
@@ -166,32 +166,32 @@ class Estimate:
     unknown: int = 0
 
     def in_words(self, workers: int) -> str:
-        """How long the runs take with so many workers, as far as that is known."""
-        unknown = f"nothing is known about {plural(self.unknown, 'run')}"
+        """The estimated time with this number of workers, in words."""
+        unknown = f"no estimate for {plural(self.unknown, 'run')}"
         if self.unknown == self.runs:
             return unknown
         whole("workers", workers, least=1)
         wall = duration(max(self.longest, self.seconds / workers))
-        said = f"about {duration(self.seconds)} of work, {wall} with {plural(workers, 'worker')}"
-        return f"{said}; good to a factor of three" + f"; {unknown}" * bool(self.unknown)
+        total = f"about {duration(self.seconds)} of work, {wall} with {plural(workers, 'worker')}"
+        return f"{total} (within a factor of three)" + f"; {unknown}" * bool(self.unknown)
 
 
 @checked
 def estimate(runs: Sequence[Run]) -> Estimate:
-    """What these runs will take on this machine; no weight is drawn.
+    """Estimate the time and memory of runs on this machine, without initialising any network.
 
     >>> from rankscope.run import plan, read_grid
-    >>> found = estimate(plan(read_grid({"width": 12, "axes": {"seed": [0, 1]}})).runs)
-    >>> found.runs, found.unknown, 0 < found.longest <= found.seconds < 60
+    >>> cost = estimate(plan(read_grid({"width": 12, "axes": {"seed": [0, 1]}})).runs)
+    >>> cost.runs, cost.unknown, 0 < cost.longest <= cost.seconds < 60
     (2, 0, True)
     """
     if not runs:
         return Estimate(0)
     count = min(len(runs), _MOST)
-    looked_at = [runs[place * len(runs) // count] for place in range(count)]
-    sources = {folder: Sources(folder) for folder in {run.folder for run in looked_at}}
-    asked = (ask(entry(run.experiment), run.fields, sources[run.folder]) for run in looked_at)
-    known = [cost for cost in (each.cost() for each in asked) if cost is not None]
+    sampled = [runs[number * len(runs) // count] for number in range(count)]
+    sources = {folder: Sources(folder) for folder in {run.folder for run in sampled}}
+    asked = (ask(entry(run.experiment), run.fields, sources[run.folder]) for run in sampled)
+    known = [cost for cost in (question.cost() for question in asked) if cost is not None]
     seconds = [_LEAST_SECONDS + cost.seconds for cost in known]
     share = len(runs) / count
     return Estimate(
@@ -206,23 +206,23 @@ def estimate(runs: Sequence[Run]) -> Estimate:
 @checked
 @dataclass(frozen=True, repr=False)
 class Sweep(Progress):
-    """What became of a sweep: how many runs are done, and where their results are."""
+    """The outcome of a sweep: its counts, failures and results."""
 
     folder: Path = Path()
-    merged: int = 0  # points of the grid that came to the same run as another
+    merged: int = 0  # points of the grid whose run is a duplicate
 
     @property
     def failures(self) -> tuple[Ended, ...]:
-        """The runs that failed, and why."""
+        """The failed runs with their errors."""
         return status(self.folder).failures if self.failed else ()
 
     @property
     def table(self) -> "pl.LazyFrame":
-        """All results: ``run``, a column for each axis, then those of the long table."""
+        """All results: ``run``, one column per axis, then those of the long table."""
         return _results.table(self.folder)
 
     def __str__(self) -> str:
-        before = f" ({self.before:,} of them before)" if self.before else ""
+        before = f" ({self.before:,} earlier)" if self.before else ""
         failed = f", {self.failed:,} failed" if self.failed else ""
         left = f", {self.left:,} left" if self.left else ""
         done = f"{self.done:,} done{before}{failed}{left}"
@@ -232,7 +232,7 @@ class Sweep(Progress):
         return f"Sweep({str(self.folder)!r}, {self})"
 
     def _repr_html_(self) -> str:
-        """For notebooks: how it went, and why what failed did."""
+        """For notebooks: the counts and the first errors."""
         failed = [(str(run), run.error) for run in self.failures[:_MOST_SHOWN]]
         listed = [display.table(("run", "error"), failed)] if failed else []
         return display.card(f"Sweep in {self.folder}", display.paragraph(str(self)), *listed)
@@ -250,35 +250,35 @@ def sweep(
     on_outcome: OnOutcome | None = None,
     **options: Any,
 ) -> Sweep:
-    """Run every run of a grid that ``folder`` has no result of; nothing that is done is lost.
+    """Run a grid, and save each result in ``folder``; runs that are done are not repeated.
 
     >>> asked = {"heads": 1, "width": 8, "length": 4, "samples": 1, "axes": {"layers": [1, 2]}}
     >>> found = sweep(asked, "depths", engine="inline")
     >>> found.done, found.failed, found.table.collect()["layers"].unique().sort().to_list()
     (2, 0, [1, 2])
 
-    ``grid`` is a TOML file, the same as a mapping, or a plan; all of it is checked before anything
-    runs. ``engine`` is ``processes``, ``inline`` or ``ray``, with its ``options`` (``workers``, one
-    for each core unless given; ``address``, ``cpus``, ``gpus``, ``memory``), or an engine of
-    ``rankscope.run``. ``quick`` runs the grid's quick form. A run that fails is kept as a failure,
-    and repeated only with ``retry_failed``.
+    ``grid`` is a TOML file, a mapping or a plan; it is checked before anything runs. ``engine`` is
+    ``processes``, ``inline`` or ``ray``, with its ``options`` (``workers``, default one per core;
+    ``address``, ``cpus``, ``gpus``, ``memory``), or an engine of ``rankscope.run``. ``quick`` runs
+    the quick version of the grid. A failed run is recorded, and repeated only with
+    ``retry_failed``.
     """
     if isinstance(engine, str):
         engine = make_engine(engine, **options)
     elif options:
         raise InputError(
-            f"{', '.join(options)} is for an engine named by a word; give it to the engine itself."
+            f"got the options {', '.join(options)} and an engine object; set them on the engine."
         )
-    asked = grid if isinstance(grid, Plan) else plan(read_grid(grid, quick=quick))
-    axes = {", ".join(axis.names): list(map(list, axis.points)) for axis in asked.grid.axes}
+    planned = grid if isinstance(grid, Plan) else plan(read_grid(grid, quick=quick))
+    axes = {", ".join(axis.names): list(map(list, axis.points)) for axis in planned.grid.axes}
     progress = drive(
-        asked.points,
+        planned.points,
         folder,
         engine=engine,
         work=execute,
-        grid={"name": asked.grid.name, "fields": dict(asked.grid.fields), "axes": axes},
+        grid={"name": planned.grid.name, "fields": dict(planned.grid.fields), "axes": axes},
         retry_failed=retry_failed,
         wait=wait,
         on_outcome=on_outcome,
     )
-    return Sweep(**vars(progress), folder=Path(folder), merged=asked.merged)
+    return Sweep(**vars(progress), folder=Path(folder), merged=planned.merged)

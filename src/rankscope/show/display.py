@@ -1,4 +1,4 @@
-"""How values show themselves in a notebook: small pieces of HTML, from a template that escapes."""
+"""HTML for notebooks, from a template that escapes its input."""
 
 from collections.abc import Iterable, Sequence
 from functools import cache
@@ -11,7 +11,7 @@ from markupsafe import Markup
 
 @cache
 def template(name: str) -> Template:
-    """A template beside this file, which escapes whatever it is given."""
+    """A template of this package, with autoescape."""
     loader = PackageLoader("rankscope.show")
     environment = Environment(loader=loader, autoescape=True, trim_blocks=True)
     return environment.get_template(name)
@@ -22,7 +22,7 @@ def _macros() -> dict[str, Any]:
 
 
 def card(title: str, *parts: Markup) -> str:
-    """A title above pieces of HTML.
+    """A title above HTML elements.
 
     >>> print(card("a < b"))
     <div style="font-family:system-ui,sans-serif;font-size:13px"><b>a &lt; b</b></div>
@@ -31,12 +31,12 @@ def card(title: str, *parts: Markup) -> str:
 
 
 def paragraph(text: str) -> Markup:
-    """Text as it is."""
+    """A paragraph of text."""
     return Markup(_macros()["paragraph"](text))
 
 
 def table(header: Sequence[str], rows: Iterable[Sequence[object]]) -> Markup:
-    """Cells under a header, shown as their text.
+    """A table with a header row.
 
     >>> print(table(["mask"], [["a<b"]]))
     <table><tr><th>mask</th></tr><tr><td>a&lt;b</td></tr></table>
@@ -45,7 +45,7 @@ def table(header: Sequence[str], rows: Iterable[Sequence[object]]) -> Markup:
 
 
 def grid(rows: Sequence[Sequence[bool]], label: str) -> Markup:
-    """A picture of small squares, filled where True; ``label`` says what it shows."""
+    """An SVG of small squares, filled where True, with an accessible ``label``."""
     height, width = len(rows), len(rows[0])
     runs = []
     for y, row in enumerate(rows):

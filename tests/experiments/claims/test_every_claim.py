@@ -117,13 +117,13 @@ def test_the_papers_models_are_tried_unless_others_are_named(name: str) -> None:
     ("name", "nothing", "message"),
     [
         ("d1", {"kinds": ("nonsense",)}, "no kind of network 'nonsense'; choose pure attention"),
-        ("d1", {"kinds": ()}, "no table to join"),
+        ("d1", {"kinds": ()}, "got no tables"),
         ("d2", {"heads": ()}, "at least one number of heads"),
         ("d3", {"gains": ()}, "at least one activation and one gain"),
         ("d3", {"activations": ()}, "at least one activation and one gain"),
         ("d8", {"architectures": ()}, "architectures is empty"),
         ("d9", {"paths": 0}, "paths=0"),
-        ("n1", {"patterns": ()}, "no table to join"),
+        ("n1", {"patterns": ()}, "got no tables"),
     ],
 )
 def test_a_claim_is_not_judged_by_nothing(name: str, nothing: Any, message: str) -> None:

@@ -192,7 +192,7 @@ def test_the_mask_is_painted_with_the_mouse(opened):
     expect(cells.nth(1)).to_have_attribute("aria-label", "token 0 does not attend to token 1")
     expect(page.locator("#mask")).to_have_value("bits")
     cells.nth(0).click()
-    expect(page.locator(".said")).to_have_text("Token 0 must attend to one token at least.")
+    expect(page.locator(".said")).to_have_text("Token 0 must attend to at least one token.")
     page.locator("#tokens").fill("2")
     wait_for(page, "layers=2&width=4&tokens=2&mask=bits:b")  # its upper left corner: 10 11
     wait_for(page, page.url.partition("?")[2], "complete")
@@ -248,13 +248,13 @@ def test_the_state_is_exported_as_a_program_and_as_pictures(opened):
 def test_what_cannot_be_computed_is_said(opened):
     page = opened("scores=rotary&width=6", complete=False)
     expect(page.get_by_role("alert")).to_contain_text("head_width=3 is odd")
-    expect(page.locator("#headline")).to_have_text("There is no such network")
+    expect(page.locator("#headline")).to_have_text("Invalid network")
     page.locator("#scores").select_option("dot")
     wait_for(page, "width=6", "complete")
     expect(page.locator("#refusal")).to_be_hidden()
-    expect(page.locator("#headline")).not_to_have_text("There is no such network")
+    expect(page.locator("#headline")).not_to_have_text("Invalid network")
     page.locator("#scores").select_option("rotary")  # the answer of before is not this one's
-    expect(page.locator("#headline")).to_have_text("There is no such network")
+    expect(page.locator("#headline")).to_have_text("Invalid network")
     failed = opened.logged.copy()
     opened.logged.clear()
     assert len(failed) == 2  # Chromium itself says that a request was refused
@@ -271,7 +271,7 @@ def test_a_lab_that_does_not_answer_is_said(browser, lab, path, stopped):
             lambda route: route.abort() if stopped else route.fulfill(status=503, body="no"),
         )
         page.goto(lab.address)
-        expect(page.locator("#headline")).to_have_text("Not computed")
+        expect(page.locator("#headline")).to_have_text("Error")
         words = "Start it again" if stopped else "The lab is busy"
         expect(page.get_by_role("alert")).to_contain_text(words)
 

@@ -78,7 +78,7 @@ def running_lab():
         line = process.stdout.readline()
         seconds = time.monotonic() - began
         found = re.fullmatch(
-            r"The lab is at http://127\.0\.0\.1:(\d+)/ \(Ctrl-C ends it\)\.\n", line
+            r"The lab is running at http://127\.0\.0\.1:(\d+)/ \(stop it with Ctrl-C\)\.\n", line
         )
         assert found, line
         yield Lab(int(found[1]), process, seconds)

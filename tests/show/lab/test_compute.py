@@ -77,7 +77,7 @@ def test_the_band_is_that_of_predict(case):
     band = predict(network.spec, x[0], draws=DRAWS[False]).band("log10_relative_dispersion")
     for name, values in (("median", band.mean), ("low", band.low), ("high", band.high)):
         curves = curves_of(found["prediction"], f"drawn_{name}")
-        assert curves["random networks like it"] == values.tolist()
+        assert curves["random networks"] == values.tolist()
     measured = by_layer(deep_trace(network, x, norm="fro"), "log10_relative_residual")
     assert curves_of(found["prediction"])["this network"] == measured
 
@@ -88,7 +88,7 @@ def test_bounds_are_those_of_bounds_or_a_reason(case):
     if state is WHOLE:
         assert found["bounds"] == []
         assert found["sentences"]["bounds"] == (
-            f"From layer 1 on no bound applies: {direct.layers[0].why_not}."
+            f"No bound applies from layer 1 on: {direct.layers[0].why_not}."
         )
         return
     curves = curves_of(found["bounds"])
@@ -115,7 +115,7 @@ def test_the_answer_has_its_numbers(case):
     scaled = curves_of(found["residual"])["scaled"]
     end = found["headline"]
     if state is SKIPLESS:
-        assert f"10^−{-scaled[-1]:.1f} of it" in end
+        assert f"10^−{-scaled[-1]:.1f} after" in end
     else:
         assert end.endswith(f"to {10 ** scaled[-1]:.2g} over 3 layers.")
 
@@ -159,7 +159,7 @@ def test_overflow_is_told_and_what_comes_before_it_drawn():
 def test_paths_that_carry_rounding_alone_have_no_shares():
     found = second(State(layers=6, tokens=6, width=8))
     assert found["paths"] == []
-    assert "equal but for rounding" in found["sentences"]["paths"]
+    assert "equal up to rounding" in found["sentences"]["paths"]
 
 
 @pytest.mark.parametrize("name", TITLES)

@@ -42,17 +42,17 @@ def test_the_snippet_and_the_picture_are_files(lab):
 @pytest.mark.parametrize(
     ("path", "said"),
     [
-        ("/state.json?layers=65", "layers='65' is not a whole number from 1 to 64."),
+        ("/state.json?layers=65", "layers='65' is not an integer from 1 to 64."),
         ("/state.json?part=third", "part='third' is unknown; choose first or second."),
-        ("/state.json?session=..%2F", "is no name of up to 32 letters and digits."),
+        ("/state.json?session=..%2F", "expected up to 32 letters and digits."),
         ("/state.json?session=a&session=b", "is given twice; give it once."),
         ("/state.json?scores=linformer&mask=causal", "use mask='full'"),
         ("/state.json?scores=rotary&width=6", "head_width=3 is odd; use an even one."),
         ("/state.json?tokens=3&mask=bits:000", "has no key to attend to"),
         ("/snippet?scores=rotary&width=6", "head_width=3 is odd"),
-        ("/snippet?chart=plane", "there is no parameter 'chart'"),
+        ("/snippet?chart=plane", "unknown parameter 'chart'"),
         ("/figure.svg?chart=../x", "chart='../x' is unknown; choose residual"),
-        ("/state.json?model=bert", "there is no parameter 'model'"),
+        ("/state.json?model=bert", "unknown parameter 'model'"),
     ],
 )
 def test_mistakes_get_a_422_with_a_sentence(lab, path, said):

@@ -27,7 +27,7 @@ def test_the_page_has_question_sentences_charts_and_provenance(study):
     assert (shown.title, shown.lead) == (study.question, study.title)
     assert shown.about == study.title
     first, *drawn = shown.sections[:4]
-    assert first.title == "What was found"
+    assert first.title == "Results"
     assert first.text == (
         "- Full attention **triples** its power, to 10^-3,280.\n- Causal [a] does not."
     )
@@ -46,7 +46,7 @@ def test_the_page_has_question_sentences_charts_and_provenance(study):
 
 def test_the_page_tells_each_metric_in_short(study):
     section = page(study).sections[4]
-    assert section.title == "In figures"
+    assert section.title == "Measurements"
     by_layer, by_window = section.blocks
     assert by_layer.caption == "Relative residual by layer"
     assert by_layer.note == "Medians over the samples."
@@ -72,7 +72,7 @@ def test_the_page_of_a_claim_has_its_verdict_in_words_and_its_source(claim):
 def test_findings_are_a_table_and_are_not_said_again(diagnosis):
     first, second, *_ = page(diagnosis).sections
     (block,) = first.blocks
-    assert first.title == "What was looked for"
+    assert first.title == "Findings"
     assert block.rows == diagnosis.findings
     assert second.text == "Both were seen."
     assert page(diagnosis).key_figures == diagnosis.key_figures
@@ -83,7 +83,7 @@ def test_sentences_below_a_headline_are_the_answer(answer):
     assert shown.headline == answer.headline
     assert shown.answer == "The tokens **stay apart**. It falls."
     assert shown.warnings == answer.warnings
-    (found,) = [section for section in shown.sections if section.title == "What was found"]
+    (found,) = [section for section in shown.sections if section.title == "Results"]
     assert found.text == ""
     (table,) = found.blocks
     assert (table.rows, table.caption) == (answer.listings[0], "In short")
@@ -92,8 +92,8 @@ def test_sentences_below_a_headline_are_the_answer(answer):
 def test_parts_are_sections_with_several_charts_under_one_heading(answer):
     shown = page(answer)
     assert [section.title for section in shown.sections] == [
-        "What was looked for",
-        "What was found",
+        "Findings",
+        "Results",
         "Relative residual layer by layer",
         "Heads",
         "Charts",

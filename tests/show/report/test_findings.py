@@ -14,10 +14,10 @@ FOUND = Finding("cone", "slow", "Cosine **0.6** < 1.", "above 10^-3", 0.6, 1200,
 @pytest.mark.parametrize(
     ("fate", "words"),
     [
-        ("collapse", "found"),
+        ("collapse", "present"),
         ("slow", "under way"),
-        ("absent", "not found"),
-        ("unknown", "cannot be told"),
+        ("absent", "absent"),
+        ("unknown", "undetermined"),
     ],
 )
 def test_fates_are_said_in_words_and_not_by_colour_alone(fate, words):

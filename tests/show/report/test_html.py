@@ -64,7 +64,7 @@ def test_everything_is_on_the_page(report, write):
     assert page.open == []
     assert page.inside["title"] == ["What keeps the tokens apart?"]
     assert page.inside["h1"] == ["What keeps the tokens apart?"]
-    assert page.inside["h2"] == ["Layer by layer", "In figures", "Where this comes from"]
+    assert page.inside["h2"] == ["Layer by layer", "In figures", "Provenance"]
     assert page.inside["code"] == ["SAN"]
     assert page.inside["dd"] == ["0.1.0", "7"]
     assert page.inside["caption"] == ["The last layer"]

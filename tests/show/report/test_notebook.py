@@ -16,7 +16,7 @@ def test_the_answer_comes_first_and_nothing_is_loaded(answer):
         answer.title,
         "No collapse",
         "<strong>stay apart</strong>",
-        "looked for",
+        "kind",
         "It falls.</td>",
         "<img",
     )

@@ -37,13 +37,13 @@ def test_nothing_is_left_out(nothing):
 
 def test_long_lists_are_told_by_their_beginning():
     assert in_words({"seeds": list(range(16))})["seeds"].endswith("14, 15")
-    assert in_words({"seeds": list(range(32))})["seeds"] == "0, 1, 2, … (32 in all)"
+    assert in_words({"seeds": list(range(32))})["seeds"] == "0, 1, 2, … (32 in total)"
 
 
 def test_what_nobody_would_read_is_cut():
     words = in_words({"config": {f"setting {k}": "x" * 100 for k in range(9)}})["config"]
     assert len(words) < 550
-    assert words.endswith(" … (in full in the table's file)")
+    assert words.endswith(" … (the table's file has the full text)")
     assert in_words({"config": "word " * 99})["config"] == "word " * 99
 
 

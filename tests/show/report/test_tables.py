@@ -86,7 +86,7 @@ def test_numbers_in_doubt_are_marked_and_the_mark_is_explained():
     assert ">3?</td>" in html
     assert html.count("?") == 3
     assert html.endswith(
-        '<p class="note">? in doubt: rounding has taken the digits that tell the tokens apart.</p>'
+        '<p class="note">? inaccurate: the differences between tokens are lost to rounding.</p>'
     )
     sure = table(replace(grid_of(cells), places=[0], curves=["full"]))
     assert "?" not in sure

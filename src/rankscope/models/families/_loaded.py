@@ -20,7 +20,7 @@ from rankscope.models.families._tokenization import encode, input_check, special
 from rankscope.models.families._verification import Verification, compare, image_shape, sees_images
 from rankscope.models.text import InputCheck
 from rankscope.numerals import cut, short
-from rankscope.process import whole_folder
+from rankscope.process import atomic_folder
 from rankscope.streams import global_stream, stream
 
 Readable = Sequence[str] | Tensor | Sequence[Any]
@@ -239,7 +239,7 @@ class Loaded:
 
         A head that the checkpoint has and ``load`` left out, such as a classifier, is written, too.
         """
-        with quiet(), whole_folder(folder) as unfinished:
+        with quiet(), atomic_folder(folder) as unfinished:
             parts: tuple[Any, ...] = (_with_head(self.original), self.tokenizer, self.processor)
             for part in parts:
                 if hasattr(part, "save_pretrained"):

@@ -1,7 +1,7 @@
-"""The lab: a page on this machine where one plays with a network and sees it collapse, live.
+"""The lab: a local page for exploring a small network interactively.
 
-Needs the extra ``rankscope[lab]``: Starlette and uvicorn. ``serve`` is loaded when first used: the
-processes that compute import this room, too, and need neither a server nor charts.
+Needs the extra ``rankscope[lab]``: Starlette and uvicorn. ``serve`` is loaded when first used,
+because the worker processes import this package and need neither a server nor charts.
 """
 
 from typing import TYPE_CHECKING

@@ -1,4 +1,4 @@
-"""The charts of the lab, drawn as every figure is; a page, or a picture, gives them rows."""
+"""The charts of the lab; the page, or a saved image, supplies their rows."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -30,20 +30,20 @@ Spec = dict[str, Any]
 Names = Mapping[str, str]  # of curves, with their colours
 # Every chart, in the order of the page, and its heading.
 TITLES: Final = {
-    "residual": "Relative residual against depth",
+    "residual": "Relative residual by layer",
     "plane": "Tokens in the plane",
     "sphere": "Tokens on the sphere",
     "spectrum": "Singular values by layer",
-    "paths": "What paths of each length carry",
-    "prediction": "Prediction for networks like this",
+    "paths": "Contribution of paths by length",
+    "prediction": "Prediction for random networks of this architecture",
     "bounds": "Bounds on the residual",
 }
-ROWS: Final = {"plane": "places", "sphere": "places"}  # a chart draws, unless they have its name
+ROWS: Final = {"plane": "places", "sphere": "places"}  # name of a chart's rows, if not its own
 _HEIGHT: Final = 250
 _PICTURE_WIDTH: Final = 620
 _SQUARE: Final = 300
 _BLUE, _ORANGE, _GREEN, _RED, _VIOLET, *_ = PALETTE
-# The curves of each chart, what is measured first; the others are dashed.
+# The curves of each chart, measurements first; the others are dashed.
 _NAMES: Final[Mapping[str, Names]] = {
     "residual": {
         "scaled": _BLUE,
@@ -64,7 +64,7 @@ _NAMES: Final[Mapping[str, Names]] = {
 
 
 def charts() -> dict[str, Spec]:
-    """Every chart, with empty data and colours that follow the page."""
+    """All charts, without data, with colours that follow the page."""
     return {name: adaptive(_spec(name, _NAMES.get(name, {}))) for name in TITLES}
 
 
@@ -75,7 +75,7 @@ def picture(
     subtitle: Sequence[str],
     ticks: Sequence[float] = (),
 ) -> str:
-    """One chart as an SVG of its own, with the network under its title."""
+    """One chart as an SVG, with the network as its subtitle."""
     present = {row.get("variant") for row in rows}
     spec = _spec(name, {n: c for n, c in _NAMES.get(name, {}).items() if n in present})
     if ticks:
@@ -88,11 +88,11 @@ def picture(
 
 
 def _spec(name: str, names: Names) -> Spec:
-    """A chart as a specification, as wide as its place, with rows still to come."""
+    """The Vega-Lite specification of a chart without rows."""
     config = configuration()
     config["legend"] |= {"orient": "bottom", "offset": 8, "labelFontSize": 11.5}
     config["legend"]["columns"] = 3 if name == "residual" else 2
-    config["aria"] = False  # each chart is told in one sentence, not mark by mark
+    config["aria"] = False  # each chart has one description instead of one per mark
     config["padding"] = {"left": 4, "right": 10, "top": 6, "bottom": 4}
     whole: Spec = {
         "data": alt.NamedData(ROWS.get(name, name)),
@@ -103,12 +103,12 @@ def _spec(name: str, names: Names) -> Spec:
         "config": config,
     }
     if names:
-        whole["usermeta"] = {"names": "variant"}  # the page keeps those that are among its rows
+        whole["usermeta"] = {"names": "variant"}  # the page shows those that are in its rows
     return dict(alt.LayerChart(**(whole | _CHARTS[name](names))).to_dict())
 
 
 def _curves(names: Names, title: str, **look: Any) -> Spec:
-    """Curves against depth, on an axis of powers of ten; what is not measured is dashed."""
+    """Curves by layer with a logarithmic y-axis; all but measurements are dashed."""
     dashes = {name: [5, 3] if at else [1, 0] for at, name in enumerate(names)}
     axis = alt.Axis(title="layer", tickMinStep=1, format="d", grid=False)
     layer = alt.X("layer:Q", axis=axis, scale=alt.Scale(nice=False, zero=False))
@@ -125,13 +125,13 @@ def _curves(names: Names, title: str, **look: Any) -> Spec:
         marked="isValid(datum.drawn_median)",
         **{"spread": "none", **look},
     )
-    ticks = alt.VariableParameter(name="ticks", value=[0])  # whoever gives rows sets them
+    ticks = alt.VariableParameter(name="ticks", value=[0])  # set together with the rows
     return {"layer": marks, "params": [ticks]}
 
 
 def _powers(field: str, title: str) -> alt.Y:
-    """Logarithms, linear near zero and compressed far from it, written as the numbers."""
-    # By their numbers as JavaScript writes them.
+    """A symlog axis of logarithms, labelled with the numbers themselves."""
+    # Keys as JavaScript formats numbers.
     keys = {int(value) if value == int(value) else value: text for value, text in POWERS.items()}
     labels = ", ".join(f"'{value!r}': '{text}'" for value, text in keys.items())
     axis = alt.Axis(
@@ -147,7 +147,7 @@ def _powers(field: str, title: str) -> alt.Y:
 
 
 def _spectrum(_: Names) -> Spec:
-    """A cell for each layer and singular value."""
+    """A heatmap by layer and singular value."""
     ticks = (Tick(e, "10", f"{e}".replace("-", MINUS)) for e in (-16, -12, -8, -4, 0))
     shades = Shades(Vertical("linear", "", (-16.0, 0.0), tuple(ticks)))
     whole: dict[str, Any] = {"tickMinStep": 1, "tickCount": 16, "format": "d", "grid": False}
@@ -158,14 +158,14 @@ def _spectrum(_: Names) -> Spec:
     tooltip = [
         alt.Tooltip("across:Q", title="layer"),
         alt.Tooltip("up:Q", title="singular value"),
-        alt.Tooltip("shade:Q", title="log10 of its part", format=".3~g"),
+        alt.Tooltip("shade:Q", title="log10 of σᵢ/σ₁", format=".3~g"),
     ]
     mark = cell_mark(x, y, shades, tooltip, pixels=(30.0, 15.0))
     return {"layer": [mark, *shades.bar("", height=_HEIGHT, below=48)]}
 
 
 def _paths(_: Names) -> Spec:
-    """A bar for each length."""
+    """One bar per length."""
     length = alt.Axis(labelAngle=0, grid=False, labelOverlap="parity")
     share = alt.Axis(tickCount=5, **WORDS_AS_TITLE)
     bar = alt.Chart().mark_bar(color=PALETTE[0], cornerRadiusEnd=2)
@@ -178,7 +178,7 @@ def _paths(_: Names) -> Spec:
 
 
 def _plane(_: Names) -> Spec:
-    """Where the tokens are, layer by layer; the last layer shown is drawn large."""
+    """Positions of the tokens by layer; the last layer shown is drawn large."""
     axis = alt.Axis(title=None, labels=False, domain=False, values=[0])
     ways = (
         alt.Chart()
@@ -194,7 +194,7 @@ def _plane(_: Names) -> Spec:
 
 
 def _sphere(_: Names) -> Spec:
-    """Directions of the tokens, layer by layer, on a globe; what is behind is fainter."""
+    """Directions of the tokens by layer on a sphere; the far side is fainter."""
     lines = _seen(over(_graticule()), "a", "b", "c").mark_line(
         strokeWidth=1, color=INK["axis"], opacity=0.55
     )
@@ -219,7 +219,7 @@ _TOOLTIP: Final = ["token:Q", "layer:Q"]
 
 
 def _square(*more: alt.VariableParameter) -> Spec:
-    """A square of a fixed size; the page sets the last layer that is shown."""
+    """A square of fixed size; the page sets the last layer to show."""
     shown = alt.VariableParameter(name="shown", value=10**6)
     size = {"width": _SQUARE, "height": _SQUARE, "autosize": "pad"}
     return {**size, "params": [*more, shown]}
@@ -230,7 +230,7 @@ def _token() -> alt.Color:
 
 
 def _placed(axis: alt.Axis | None) -> dict[str, Any]:
-    """Across and up, on axes that always hold the whole."""
+    """Encodings of x and y with a fixed domain."""
     scale = alt.Scale(domain=[-1.08, 1.08])
     return {
         "x": alt.X("across:Q", axis=axis, scale=scale),
@@ -239,14 +239,14 @@ def _placed(axis: alt.Axis | None) -> dict[str, Any]:
 
 
 def _last(ways: alt.Chart, opacity: Any) -> alt.Chart:
-    """The tokens in the last layer that is shown, large."""
+    """The tokens at the last layer shown, drawn large."""
     points: alt.Chart = ways.transform_filter("datum.layer == min(shown, datum.last)")
     points = points.mark_point(filled=True, size=70, stroke=INK["paper"], strokeWidth=1)
     return points.encode(opacity=opacity, tooltip=_TOOLTIP)
 
 
 def _seen(chart: alt.Chart, x: str, y: str, z: str) -> alt.Chart:
-    """Points of the unit sphere turned about the upright axis, then tilted towards the reader."""
+    """Points of the unit sphere, rotated about the vertical axis, then tilted."""
     ahead = f"(datum.{y} * cos(turn) - datum.{x} * sin(turn))"
     return chart.transform_calculate(
         across=f"datum.{x} * cos(turn) + datum.{y} * sin(turn)",
@@ -256,7 +256,7 @@ def _seen(chart: alt.Chart, x: str, y: str, z: str) -> alt.Chart:
 
 
 def _graticule() -> list[dict[str, Any]]:
-    """Three great circles and two parallels: two half-axes and the middle of each."""
+    """Three great circles and two parallels: two axes and the center of each."""
     wide, high, steps = math.sqrt(0.75), 0.5, 48
     circles = (
         ((1, 0, 0), (0, 1, 0), (0, 0, 0)),

@@ -1,7 +1,6 @@
-"""From a state to figures in plain numbers; the quick ones first, the slow ones apart.
+"""Compute the figures of a state, in a fast and a slow part.
 
-A figure is a list of rows for a chart, with the fields that charts draw. Where one cannot be had,
-its reason stands in ``notes``.
+A figure is a list of rows for a chart. If it cannot be computed, ``notes`` has the reason.
 """
 
 import copy
@@ -32,11 +31,11 @@ from rankscope.show.lab._words import BAND, THIS, choose_ticks, describe_first, 
 Rows = list[dict[str, Any]]
 Notes = dict[str, str]
 
-# Networks of which a prediction is made; fewer where layers share weights and all are drawn.
+# Number of random networks of a prediction; fewer if layers share weights, which is slower.
 DRAWS: Final = {False: 8, True: 3}
-# A relative residual below which float64 has too few digits of it left to be divided up.
+# Relative residual below which float64 has too few digits to split it by path.
 _ROUNDING: Final = 1e-12
-# Which bounds are drawn, and their names in the legend.
+# Bounds to draw, and their names in the legend.
 _BOUNDS: Final = {
     "log10_residual": "measured",
     "log10_sharp_bound": "sharp, this layer",
@@ -47,13 +46,13 @@ _BOUNDS: Final = {
 
 
 def run_task(task: str, query: str, chart: str = "") -> bytes:
-    """The body of one reply; errors of rankscope say what is wrong with the state."""
+    """The body of a reply; raises RankscopeError if the state is invalid."""
     state = State.read(query)
     if task == "snippet":
-        network_of(state)(input_of(state))  # a program that would end in an error is of no use
+        network_of(state)(input_of(state))  # do not offer a program that raises
         return snippet(state).encode()
     if task == "picture":
-        # Altair brings polars, which starts threads; a process that is forked must have none.
+        # Altair imports polars, which starts threads; a process that forks must have none.
         from rankscope.show.lab._charts import ROWS, picture
 
         slow = chart in ("paths", "prediction", "bounds")
@@ -66,17 +65,17 @@ def run_task(task: str, query: str, chart: str = "") -> bytes:
 
 
 def warm() -> None:
-    """Run in the process that workers are forked from, so that all is loaded and has run once.
+    """Warm up the process that workers are forked from.
 
-    First calls look up kernels and import what is imported late; a worker forked after them answers
-    its first request as fast as its hundredth. One thread alone, for a fork keeps no other.
+    The first call loads kernels and lazy imports; workers forked afterwards reply to their first
+    request without delay. Uses one thread, because a fork copies only one.
     """
     for part in ("first", "second"):
         run_task(part, "")
 
 
 def clean(value: Any) -> Any:
-    """What JSON can hold: numbers that are not finite become nothing."""
+    """Replace NaN and infinities by None, for JSON."""
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     if isinstance(value, Mapping):
@@ -85,13 +84,15 @@ def clean(value: Any) -> Any:
 
 
 def first(state: State) -> dict[str, Any]:
-    """The mask, the tokens' ways, residuals and spectra."""
+    """The mask, trajectories of tokens, residuals and spectra."""
     with one_thread(), torch.no_grad():
         network, x = network_of(state), input_of(state)
         states = _finite_states(network, x)
         notes: Notes = {}
         if len(states) <= state.layers:
-            notes["plane"] = f"In float64 layer {len(states)} overflows, so the ways end before it."
+            notes["plane"] = (
+                f"Layer {len(states)} overflows in float64; trajectories end before it."
+            )
         position = torch.arange(state.tokens)
         sees = mask_of(state).allows(position[:, None], position[None, :])
         matrix = sees.expand(state.tokens, state.tokens).int().tolist()
@@ -102,7 +103,7 @@ def first(state: State) -> dict[str, Any]:
         figures: dict[str, Any] = {
             "description": spec_of(state).describe(),
             "query": state.query(),
-            "mask": ["".join(map(str, row)) for row in matrix],  # who attends, then to whom
+            "mask": ["".join(map(str, row)) for row in matrix],  # queries, then keys
             "places": place_tokens(states),
             "residual": residual,
             "spectrum": _spectrum(states),
@@ -126,7 +127,7 @@ def second(state: State) -> dict[str, Any]:
 
 
 def _or_reason(name: str, notes: Notes, compute: Callable[..., Rows], *arguments: Any) -> Rows:
-    """The rows, or none and a note that says why."""
+    """The rows; if they cannot be computed, none, with the reason in ``notes``."""
     try:
         return compute(*arguments, notes)
     except RankscopeError as error:
@@ -135,21 +136,21 @@ def _or_reason(name: str, notes: Notes, compute: Callable[..., Rows], *arguments
 
 
 def _curve(name: str, values: Mapping[int, float | None], **spread: Mapping[int, float]) -> Rows:
-    """The rows of one curve by layer, as every line chart draws them."""
+    """The rows of one curve by layer, for a line chart."""
     return [
         {
             "layer": layer,
             "variant": name,
             "drawn_median": value,
             "exact_median": power_of_ten(-math.inf if value is None else value, digits=3),
-            **{f"drawn_{end}": each[layer] for end, each in spread.items()},
+            **{f"drawn_{end}": ends[layer] for end, ends in spread.items()},
         }
         for layer, value in values.items()
     ]
 
 
 def _ticks(**charts: Rows) -> dict[str, list[float]]:
-    """Where the axes of logarithms have ticks, by the numbers in their rows."""
+    """Ticks of the logarithmic axes, from the numbers in the rows."""
     names = ("drawn_median", "drawn_low", "drawn_high")
     return {
         chart: choose_ticks(row[name] for row in rows for name in names if name in row)
@@ -158,7 +159,7 @@ def _ticks(**charts: Rows) -> dict[str, list[float]]:
 
 
 def _finite_states(network: Network, x: Tensor) -> list[Tensor]:
-    """The input and every layer's state, up to where float64 overflows."""
+    """The input and every layer's state, up to the first overflow."""
     states = [x[0]]
     for state in network.states(x):
         if not bool(state.isfinite().all()):
@@ -168,12 +169,12 @@ def _finite_states(network: Network, x: Tensor) -> list[Tensor]:
 
 
 def place_tokens(states: Sequence[Tensor]) -> Rows:
-    """Every token of every layer in the principal axes of all layers together.
+    """Coordinates of all tokens along the principal axes of all layers together.
 
-    Each layer is first brought to the same size (root mean square of its tokens' lengths one), or
-    what shrinks would be a point and what grows would hide the rest. ``x`` and ``y`` are the first
-    two coordinates; ``sx``, ``sy``, ``sz`` the first three, brought to length one. Axes are through
-    the origin, not the mean, so that directions are those of the tokens themselves.
+    Each layer is first normalised (root mean square of its token norms is one), so that shrinking
+    and growing layers stay visible. ``x`` and ``y`` are the first two coordinates; ``sx``, ``sy``,
+    ``sz`` are the first three, normalised. Axes pass through the origin, not the mean, so that
+    directions are those of the tokens.
     """
     sized = torch.stack([_same_size(state) for state in states])
     places = sized @ principal_axes(sized.flatten(0, 1))
@@ -188,10 +189,10 @@ def place_tokens(states: Sequence[Tensor]) -> Rows:
 
 
 def principal_axes(rows: Tensor) -> Tensor:
-    """The first three right singular vectors as columns, zeros where the width is less.
+    """The first three right singular vectors as columns, padded with zeros.
 
-    A vector's sign is arbitrary: its largest entry is made positive, so that a small change of the
-    rows does not turn the picture over.
+    The sign of a vector is arbitrary: its largest entry is made positive, so that a small change of
+    the rows does not flip the chart.
     """
     axes = torch.linalg.svd(rows, full_matrices=False).Vh[:3].T
     largest = axes.gather(0, axes.abs().argmax(0, keepdim=True))
@@ -200,7 +201,7 @@ def principal_axes(rows: Tensor) -> Tensor:
 
 
 def _same_size(state: Tensor) -> Tensor:
-    largest = state.abs().amax()  # squares of what is very large or small would not fit
+    largest = state.abs().amax()  # avoids overflow and underflow of squares
     if not largest > 0:
         return state
     state = state / largest
@@ -208,7 +209,7 @@ def _same_size(state: Tensor) -> Tensor:
 
 
 def _by_layer(traced: Trace, metric: str) -> dict[int, float]:
-    """One metric of a single sample."""
+    """One metric of a single sample, by layer."""
     columns = traced.columns
     every = zip(columns["layer"], columns["metric"], columns["value"], strict=True)
     return {layer: value for layer, name, value in every if name == metric}
@@ -222,7 +223,7 @@ def _scaled_rows(network: Network, x: Tensor, notes: Notes) -> Rows:
 
 
 def _float_rows(network: Network, x: Tensor, name: str, notes: Notes) -> Rows:
-    """As a number format has it, up to the layer in which it overflows."""
+    """The curve of a number format, up to the layer in which it overflows."""
     rounded, tokens = copy.deepcopy(network).to(DTYPES[name]), x.to(DTYPES[name])
     layers = len(_finite_states(rounded, tokens)) - 1
     if layers < network.spec.layers:
@@ -236,7 +237,7 @@ def _float_rows(network: Network, x: Tensor, name: str, notes: Notes) -> Rows:
 
 
 def _spectrum(states: list[Tensor]) -> Rows:
-    """The logarithms of σᵢ/σ₁ of each layer's tokens, as cells; what is rounding counts as zero."""
+    """log10(σᵢ/σ₁) of each layer's tokens; values below rounding are None."""
     rows = []
     for layer, state in enumerate(states):
         spectrum = spectra(state)
@@ -247,12 +248,12 @@ def _spectrum(states: list[Tensor]) -> Rows:
 
 
 def _paths(network: Network, x: Tensor, notes: Notes) -> Rows:
-    """What paths of each length carry in the last layer, unless all they carry is rounding."""
+    """Contribution of paths by length at the last layer, unless it is below rounding."""
     left = _by_layer(trace(network, x, metrics="relative_residual"), "relative_residual")
     if min(left.values()) < _ROUNDING:
         notes["paths"] = (
-            "In float64 the tokens have become equal but for rounding, so paths have no shares "
-            "in what tells them apart."
+            "In float64 the tokens are equal up to rounding, so that the residual cannot be split "
+            "by path length."
         )
         return []
     columns = path_lengths(network, x).columns
@@ -265,23 +266,23 @@ def _paths(network: Network, x: Tensor, notes: Notes) -> Rows:
 
 
 def _prediction(network: Network, x: Tensor, notes: Notes) -> Rows:
-    """The band of random networks like this one, and this one, in the Frobenius norm."""
+    """The band of random networks of this architecture, and this network; Frobenius norm."""
     predicted = predict(network.spec, x[0], draws=DRAWS[network.spec.shared_layers])
     if "doubt" in predicted.notes:
         notes["prediction_doubt"] = predicted.notes["doubt"]
     mean, low, high = (
-        dict(enumerate(each.tolist())) for each in predicted.band("log10_relative_dispersion")
+        dict(enumerate(values.tolist())) for values in predicted.band("log10_relative_dispersion")
     )
     measured = _by_layer(deep_trace(network, x, norm="fro"), "log10_relative_residual")
     return _curve(BAND, mean, low=low, high=high) + _curve(THIS, measured)
 
 
 def _bounds(network: Network, x: Tensor, notes: Notes) -> Rows:
-    """Each bound by layer beside the residual; why there is none is noted."""
+    """The residual and its bounds by layer; ``notes`` says why a bound does not apply."""
     layers = bounds(network, x).layers
     reasons = {layer.why_not: layer.layer for layer in reversed(layers) if layer.why_not}
     for reason, at in reasons.items():
-        notes["bounds"] = f"From layer {at} on no bound applies: {reason}."
+        notes["bounds"] = f"No bound applies from layer {at} on: {reason}."
     rows: Rows = []
     for name, words in _BOUNDS.items():
         values = {at.layer: float(getattr(at, name)[0]) for at in layers if not at.why_not}

@@ -1,4 +1,4 @@
-"""From a state to what rankscope works with: a spec, a network, tokens."""
+"""Convert a state to a spec, a network and its input."""
 
 import math
 from typing import Any
@@ -21,7 +21,7 @@ DTYPES = {
 
 
 def spec_fields(state: State) -> dict[str, Any]:
-    """The arguments of ``Spec`` that are not at their defaults there; the mask as it was given."""
+    """The arguments of ``Spec`` that differ from its defaults; the mask as given."""
     init = Init(state.init, state.scale)  # type: ignore[arg-type]
     score_scale = state.sharpness / math.sqrt(state.width // state.heads)
     fields = {"init": init, "mlp_ratio": state.mlp, "norm": state.norm, "skip": state.skip}
@@ -33,30 +33,30 @@ def spec_fields(state: State) -> dict[str, Any]:
 
 
 def spec_of(state: State) -> Spec:
-    """The network that is described, or an error that says why there is none."""
+    """The spec of a state; raises if it is invalid."""
     fields = spec_fields(state)
     return Spec(state.layers, state.heads, state.width, **(fields | {"mask": mask_of(state)}))
 
 
 def mask_of(state: State) -> Mask:
-    """The mask by name, or of its bits."""
+    """The mask, from its name or its bits."""
     kind, _, digits = state.mask.partition(":")
     return as_mask(matrix_of(digits, state.tokens) if kind == "bits" else state.mask)
 
 
 def matrix_of(digits: str, tokens: int) -> Tensor:
-    """The boolean matrix that hex digits hold, row by row."""
+    """The boolean matrix encoded by hex digits, row by row."""
     bits = "".join(f"{int(digit, 16):04b}" for digit in digits)[: tokens**2]
     return torch.tensor([bit == "1" for bit in bits]).view(tokens, tokens)
 
 
 def network_of(state: State) -> Network:
-    """The network, drawn in float64; other formats round its weights."""
+    """The network, initialised in float64; other formats round its weights."""
     return Network.random(spec_of(state), seed=state.seed, dtype=torch.float64)
 
 
 def input_of(state: State) -> Tensor:
-    """One sequence of tokens, each about √width long."""
+    """One sequence of tokens, each of norm about √width."""
     if state.input == "arc":
         turn = torch.linspace(0, math.pi, state.tokens, dtype=torch.float64)
         places = math.sqrt(state.width) * torch.stack([turn.cos(), turn.sin()], -1)
@@ -97,7 +97,7 @@ plain = trace(rounded, x.to(torch.{format}), metrics="relative_residual")
 print(deep.table.filter(metric="log10_relative_residual"))
 print(plain.table)
 
-# What paths of each length carry, and a chart of the whole.
+# Contribution of paths by length, and a chart.
 lengths = path_lengths(network, x)
 print(lengths)
 deep.plot().save("lab.html")
@@ -105,7 +105,7 @@ deep.plot().save("lab.html")
 
 
 def snippet(state: State) -> str:
-    """A program that builds the state's network and tokens and measures them."""
+    """A Python program that builds the state's network and input and measures them."""
     fields = spec_fields(state)
     ours = (type(value) for value in fields.values())
     names = {kind.__name__ for kind in ours if kind.__module__.startswith("rankscope.")}

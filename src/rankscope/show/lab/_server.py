@@ -1,6 +1,6 @@
-"""``serve``: one page, its parts, and figures of the state its address names, until interrupted.
+"""``serve``: the web server of the lab.
 
-It answers pages of its own alone, by an address that is this machine's.
+It accepts only requests of its own page, at an address of this machine.
 """
 
 import asyncio
@@ -43,8 +43,8 @@ from rankscope.show.lab._state import PARAMETERS, State, read_query, shown
 from rankscope.show.lab._worker import CallError, Workers
 from rankscope.version import __version__
 
-PORT = 8417  # unless told otherwise; if it is taken, any that is free
-REQUEST_SECONDS = 5.0  # from the first byte of a request, or the connection, to the last byte
+PORT = 8417  # default port; if it is in use, any free one
+REQUEST_SECONDS = 5.0  # time limit to receive a request
 _ENDS = (signal.SIGINT, signal.SIGTERM)
 _SESSION = re.compile(r"[0-9a-z]{1,32}")
 _FRESH = {"cache-control": "no-store"}
@@ -58,7 +58,7 @@ def serve(
     browser: bool = True,
     on_ready: Callable[[str], None] = print,
 ) -> None:
-    """Run the lab until it is interrupted, which ends this process; ``on_ready`` is told where."""
+    """Run the lab until interrupted, which exits the process; calls ``on_ready(address)``."""
     listening = _listen(host, port)
     shown = f"[{host}]" if ":" in host else host
     address = f"http://{shown}:{listening.getsockname()[1]}/"
@@ -78,16 +78,16 @@ def serve(
         h11_max_incomplete_event_size=16 * 1024,
     )
 
-    def tell() -> None:
+    def announce() -> None:
         on_ready(address)
         if browser:
             threading.Thread(target=webbrowser.open, args=(address,), daemon=True).start()
 
-    _Server(config, tell, pool).run(sockets=[listening])
+    _Server(config, announce, pool).run(sockets=[listening])
 
 
 class _Server(uvicorn.Server):
-    """A server that says when it answers, and that an interruption ends at once."""
+    """A server that reports when it is ready, and exits at once when interrupted."""
 
     def __init__(self, config: uvicorn.Config, on_ready: Callable[[], None], pool: Workers) -> None:
         super().__init__(config)
@@ -100,15 +100,15 @@ class _Server(uvicorn.Server):
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
-        """While the server runs, its own handlers; from other threads none can be set."""
+        """Install signal handlers, which is possible only in the main thread."""
         if threading.current_thread() is threading.main_thread():
             for kind in _ENDS:
                 signal.signal(kind, self._end)
         yield
 
     def _end(self, *_: object) -> None:
-        """Nothing is written that could be lost, so nothing is waited for."""
-        for kind in _ENDS:  # a second one would wait for locks that this one holds
+        """Exit without waiting: there is nothing to save."""
+        for kind in _ENDS:  # a second signal would deadlock
             signal.signal(kind, signal.SIG_IGN)
         self._pool.stop()
         sys.stdout.flush()
@@ -116,7 +116,7 @@ class _Server(uvicorn.Server):
 
 
 class _Connection(H11Protocol):
-    """A connection that is closed if a whole request takes too long to arrive."""
+    """A connection with a time limit for receiving a request."""
 
     _limit: asyncio.TimerHandle | None = None
 
@@ -137,13 +137,13 @@ class _Connection(H11Protocol):
 
 
 def _listen(host: str, port: int | None) -> socket.socket:
-    """A socket at the port; without one, at the usual one or, if that is taken, a free one."""
+    """A socket at ``port``; by default at ``PORT``, or at a free port if that is in use."""
     if port is not None and not 0 <= port < 2**16:
         raise InputError(f"port={port} is out of range; expected 0 to 65535.")
-    for one in (PORT, 0) if port is None else (port,):
+    for candidate in (PORT, 0) if port is None else (port,):
         try:
             family = socket.AF_INET6 if ":" in host else socket.AF_INET
-            return socket.create_server((host, one), family=family)
+            return socket.create_server((host, candidate), family=family)
         except OSError as error:
             reason = error
     raise InputError(
@@ -153,9 +153,9 @@ def _listen(host: str, port: int | None) -> socket.socket:
 
 
 def make_app(*, host: str, workers: Workers) -> Starlette:
-    """The lab as an application that any ASGI server can run.
+    """The lab as an ASGI application.
 
-    ``host`` is the address it is bound to; requests to other names are refused.
+    ``host`` is the address it is bound to; requests for other host names are rejected.
     """
     made: dict[str, Future[tuple[bytes, bytes, str]]] = {}
 
@@ -211,14 +211,16 @@ def make_app(*, host: str, workers: Workers) -> Starlette:
 
 
 def _own_fields(request: Request, **defaults: str) -> tuple[str, dict[str, str]]:
-    """The query less some fields, checked as a state, and those fields."""
+    """Split a query into a valid state and the fields in ``defaults``."""
     pairs = read_query(request.url.query)
     own = [pair for pair in pairs if pair[0] in defaults]
     if len(own) != len(dict(own)):
         raise InputError(f"one of {', '.join(defaults)} is given twice; give it once.")
     session = dict(own).get("session")
     if session is not None and not _SESSION.fullmatch(session):
-        raise InputError(f"session={shown(session)} is no name of up to 32 letters and digits.")
+        raise InputError(
+            f"session={shown(session)} is invalid; expected up to 32 letters and digits."
+        )
     rest = [pair for pair in pairs if pair[0] not in defaults]
     State.of(rest)
     return urlencode(rest), {**defaults, **dict(own)}
@@ -227,7 +229,7 @@ def _own_fields(request: Request, **defaults: str) -> tuple[str, dict[str, str]]
 async def _computed(
     workers: Workers, request: Request, *arguments: str, session: str = ""
 ) -> bytes:
-    """What a worker makes of it, unless the browser goes away first."""
+    """The reply of a worker; cancelled if the browser disconnects."""
     call = asyncio.create_task(workers.run(session or f"#{id(request)}", *arguments))
 
     async def watch() -> None:
@@ -239,7 +241,7 @@ async def _computed(
     try:
         return await call
     except asyncio.CancelledError:
-        raise CallError(409, "The browser has gone.") from None
+        raise CallError(409, "The browser has disconnected.") from None
     finally:
         watching.cancel()
 
@@ -250,21 +252,21 @@ def _attachment(body: bytes, kind: str, name: str) -> Response:
 
 
 async def _refuse(_request: Request, error: Exception) -> Response:
-    """An error as one sentence; without a code of its own it is about what was asked for."""
+    """An error response with one sentence; the default status is for an invalid request."""
     code = getattr(error, "code", 422)
     headers = {**_FRESH, **({"retry-after": "1"} if code == 503 else {})}
     return JSONResponse({"error": str(error)}, status_code=code, headers=headers)
 
 
 def _make(path: str) -> tuple[bytes, bytes, str]:
-    """A file of the page: plain, packed, and a digest of it."""
+    """A file of the page: plain, compressed, and its digest."""
     plain = _FILES[path][1]().encode()
     digest = hashlib.sha256(plain).hexdigest()[:24]
     return plain, gzip.compress(plain, 6, mtime=0), f'"{digest}"'
 
 
 def description() -> dict[str, Any]:
-    """What the page is made of: parameters with their limits, presets, charts."""
+    """The description of the page: parameters with their limits, presets, charts."""
     return {
         "version": __version__,
         "parameters": {name: each.describe() for name, each in PARAMETERS.items()},
@@ -278,7 +280,7 @@ def _text(name: str) -> str:
     return (files("rankscope.show.lab") / name).read_text("utf-8")
 
 
-# Every file of the page by its path: its kind, and what makes it. The slowest, Vega's, first.
+# All files of the page by path: media type and function. Vega is first, because it is slowest.
 _FILES: dict[str, tuple[str, Callable[[], str]]] = {
     "/vega.js": ("text/javascript", bundle),
     "/lab.json": ("application/json", lambda: json.dumps(description(), separators=(",", ":"))),
@@ -308,7 +310,7 @@ _HOST = re.compile(r"(?:\[(?P<six>[0-9a-f:.]+)\]|(?P<name>[^\[\]:/@%\s]+))(?::\d
 
 
 class Guard:
-    """Refuses foreign hosts and origins and bodies of any size; adds the headers of safety.
+    """Rejects other hosts and origins and request bodies; adds security headers.
 
     A page elsewhere whose name is made to lead here (DNS rebinding) sends that name as its host. A
     page elsewhere that asks by our own address is told by its origin, or by what the browser says
@@ -334,7 +336,7 @@ class Guard:
         await answer(scope, receive, send_with_headers)
 
     def _refusal(self, path: str, headers: Headers) -> tuple[int, str]:
-        """Why a request is not answered, and with which code; no words if it is."""
+        """The status code and reason to reject a request; an empty reason if it is accepted."""
         hosts = headers.getlist("host")
         if len(hosts) != 1 or not self._is_ours(name_of(hosts[0])):
             return 421, "The lab answers to its own address alone; open it as it was printed."
@@ -350,13 +352,13 @@ class Guard:
 
 
 def name_of(host: str) -> str:
-    """A host header without its port and brackets, in lower case; nothing if it is none."""
+    """The host of a host header, in lower case; empty if it is invalid."""
     found = _HOST.fullmatch(host.strip().lower())
     return "" if found is None else found["six"] or found["name"]
 
 
 def host_rule(host: str) -> Callable[[str], bool]:
-    """Which names of this server are its own.
+    """The host names of this server.
 
     Those of the loopback, and the one it was told to bind to. Bound to every address, it answers to
     any address in numbers: those cannot be made to lead elsewhere.

@@ -1,7 +1,4 @@
-"""What the page is set to: one frozen value, which a permalink's query writes and reads.
-
-Each kind of parameter reads a text, writes it back, and has limits.
-"""
+"""The settings of the page as one frozen value, read from and written to a query string."""
 
 import math
 import re
@@ -20,7 +17,7 @@ _LONGEST_SHOWN = 40
 
 @dataclass(frozen=True)
 class Parameter:
-    """A parameter's words, the group of controls it stands in, and its default."""
+    """Title, group of controls and default of a parameter."""
 
     title: str
     group: str
@@ -31,22 +28,22 @@ class Parameter:
         return field(default=self.default, metadata={"parameter": self})
 
     def read(self, text: str) -> Any:
-        """The value a text stands for, or an error that says what it is not."""
+        """Parse a value; raises if it is invalid."""
         raise NotImplementedError
 
     def write(self, value: Any) -> str:
-        """The text that reads as this value."""
+        """Format a value, so that ``read`` parses it."""
         return repr(value).removesuffix(".0") if isinstance(value, float) else str(value)
 
     def describe(self) -> dict[str, Any]:
-        """What a page needs to know to make a control of it: its kind, and all that limits it."""
+        """The kind, limits and default of the control, for the page."""
         kind = type(self).__name__.removesuffix("Text").lower()
         return {**asdict(self), "default": self.write(self.default), "kind": kind}
 
 
 @dataclass(frozen=True)
 class Whole(Parameter):
-    """A whole number within limits."""
+    """An integer within limits."""
 
     least: int
     most: int
@@ -54,15 +51,15 @@ class Whole(Parameter):
 
     def read(self, text: str) -> int:
         if not _WHOLE.fullmatch(text) or not self.least <= int(text) <= self.most:
-            raise InputError(f"is not a whole number from {self.least} to {self.most}.")
+            raise InputError(f"is not an integer from {self.least} to {self.most}.")
         return int(text)
 
 
 @dataclass(frozen=True)
 class Real(Parameter):
-    """A number within limits; a slider moves it in steps, or in steps of its logarithm.
+    """A number within limits, with linear or logarithmic steps.
 
-    ``words`` name values that mean something of their own: a skip of 0 is none.
+    ``words`` are names of special values: a skip of 0 is off.
     """
 
     least: float
@@ -80,7 +77,7 @@ class Real(Parameter):
 
 @dataclass(frozen=True)
 class Choice(Parameter):
-    """One of a few names, each with its words."""
+    """One of several options, with their titles."""
 
     options: Mapping[str, str]
 
@@ -92,9 +89,9 @@ class Choice(Parameter):
 
 @dataclass(frozen=True)
 class MaskText(Parameter):
-    """A mask by its name, with a number after a colon; or its matrix, ``bits:`` and hex digits.
+    """A mask as a name with a number after a colon, or as ``bits:`` and hex digits.
 
-    The digits hold the rows of the matrix one after the other, the first entry in the highest bit.
+    The digits encode the matrix row by row, with the first entry in the highest bit.
     """
 
     options: Mapping[str, str]
@@ -140,20 +137,20 @@ FORMATS = {
     "float32": "float32",
     "bfloat16": "bfloat16",
     "float16": "float16",
-    "float64": "float64 alone",
+    "float64": "float64 only",
 }
 INITIALISATIONS = {
     "lecun": "LeCun × scale",
     "xavier": "Xavier × scale",
     "orthogonal": "orthogonal values × scale",
-    "normal": "normal, deviation = scale",
+    "normal": "normal, standard deviation = scale",
 }
 YES_NO = {"no": "no", "yes": "yes"}
 
 
 @dataclass(frozen=True)
 class State:
-    """Every parameter of the lab, its limits and its default; checked when a query is read.
+    """All parameters of the lab with their limits and defaults.
 
     >>> State.read("layers=3&mask=window:2").layers
     3
@@ -166,36 +163,34 @@ class State:
     width: int = Whole("Width", "Network", 16, 2, 128).field()
     tokens: int = Whole("Tokens", "Input", 12, 2, MOST_TOKENS).field()
     input: str = Choice(
-        "Tokens start", "Input", "normal", {"normal": "at random", "arc": "on a half circle"}
+        "Initial tokens", "Input", "normal", {"normal": "random", "arc": "half circle"}
     ).field()
     seed: int = Whole("Seed", "Input", 0, 0, 999).field()
     skip: float = Real("Skip", "Block", 0.0, 0.0, 2.0, words={"0": "off", "1": "on"}).field()
-    mlp: float = Real(
-        "MLP width ÷ width", "Block", 0.0, 0.0, 4.0, 0.5, words={"0": "no MLP"}
-    ).field()
+    mlp: float = Real("MLP ratio", "Block", 0.0, 0.0, 4.0, 0.5, words={"0": "no MLP"}).field()
     norm: str = Choice("Normalisation", "Block", "none", {"none": "none", **NORMS}).field()
-    place: str = Choice("Its place", "Block", "pre", NORM_PLACES).field()
-    shared: str = Choice("One layer repeated", "Block", "no", YES_NO).field()
+    place: str = Choice("Norm placement", "Block", "pre", NORM_PLACES).field()
+    shared: str = Choice("Shared weights", "Block", "no", YES_NO).field()
     init: str = Choice("Initialisation", "Weights", "lecun", INITIALISATIONS).field()
     scale: float = Real("Scale", "Weights", 1.0, 0.01, 4.0, logarithmic=True).field()
     scores: str = Choice("Scores", "Attention", "dot", SCORES).field()
-    sharpness: float = Real("Sharpness", "Attention", 1.0, 0.01, 100.0, logarithmic=True).field()
+    sharpness: float = Real("Score scale", "Attention", 1.0, 0.01, 100.0, logarithmic=True).field()
     mask: str = MaskText("Mask", "Attention", "full", MASKS, MOST_TOKENS).field()
     format: str = Choice("Number format", "Arithmetic", "float32", FORMATS).field()
 
     @classmethod
     def read(cls, query: str) -> Self:
-        """The state a query string stands for; what is not named has its default."""
+        """Parse a query string; missing parameters have their defaults."""
         return cls.of(read_query(query))
 
     @classmethod
     def of(cls, pairs: Iterable[tuple[str, str]]) -> Self:
-        """The state of names and texts, or an error of one sentence."""
+        """Parse names and texts; raises if any is invalid."""
         values: dict[str, Any] = {}
         for name, text in pairs:
             if name not in PARAMETERS:
                 raise InputError(
-                    f"there is no parameter {shown(name)}; there are {', '.join(PARAMETERS)}."
+                    f"unknown parameter {shown(name)}; choose one of {', '.join(PARAMETERS)}."
                 )
             if name in values:
                 raise InputError(f"{name} is given twice; give it once.")
@@ -204,10 +199,10 @@ class State:
             except InputError as error:
                 raise InputError(f"{name}={shown(text)} {error}") from None
         state = cls(**values)
-        # What can be said without building anything; the rest the network's spec refuses.
+        # Checks that need no network; the spec makes the others.
         if state.width % state.heads:
             raise InputError(
-                f"width={state.width} does not divide into {state.heads} heads; choose a multiple."
+                f"width={state.width} is not divisible by heads={state.heads}; choose a multiple."
             )
         digits = math.ceil(state.tokens**2 / 4)
         kind, _, rest = state.mask.partition(":")
@@ -218,23 +213,27 @@ class State:
         return state
 
     def query(self) -> str:
-        """The query string of a permalink: what differs from the defaults."""
-        values = ((name, each, getattr(self, name)) for name, each in PARAMETERS.items())
+        """The query string of the parameters that differ from their defaults."""
+        values = {name: getattr(self, name) for name in PARAMETERS}
         return urlencode(
-            {n: each.write(value) for n, each, value in values if value != each.default}
+            {
+                name: PARAMETERS[name].write(value)
+                for name, value in values.items()
+                if value != PARAMETERS[name].default
+            }
         )
 
 
 def read_query(query: str) -> list[tuple[str, str]]:
-    """Names and texts of a query string of bounded length."""
+    """Parse a query string of bounded length into names and texts."""
     if len(query) > LONGEST_QUERY:
         raise InputError(
-            f"the query has {len(query)} characters, more than {LONGEST_QUERY} that are read."
+            f"the query has {len(query)} characters, expected at most {LONGEST_QUERY}."
         )
     try:
         return parse_qsl(query, keep_blank_values=True, max_num_fields=64, errors="replace")
     except ValueError:
-        raise InputError("the query has more than 64 fields; there are fewer parameters.") from None
+        raise InputError("the query has more than 64 fields.") from None
 
 
-PARAMETERS: dict[str, Parameter] = {each.name: each.metadata["parameter"] for each in fields(State)}
+PARAMETERS: dict[str, Parameter] = {slot.name: slot.metadata["parameter"] for slot in fields(State)}

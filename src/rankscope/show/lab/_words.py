@@ -1,7 +1,4 @@
-"""What the figures of a state say: in sentences with their numbers, and beside an axis.
-
-An axis of logarithms has ticks where there is room for the numbers written there.
-"""
+"""Sentences about the figures of a state, and the ticks of logarithmic axes."""
 
 import math
 from collections import Counter
@@ -13,12 +10,12 @@ from rankscope.numerals import plural, power_of_ten, short
 from rankscope.show.lab._state import State
 
 Rows = Sequence[Mapping[str, Any]]
-BAND: Final = "random networks like it"
+BAND: Final = "random networks"
 THIS: Final = "this network"
 
 
 def describe_first(state: State, found: Mapping[str, Any]) -> dict[str, Any]:
-    """The answer, its tone, and a sentence for each chart of the first part."""
+    """The headline, its tone, and a sentence for each chart of the first part."""
     notes, places, cells = found["notes"], found["places"], found["spectrum"]
     names = dict.fromkeys(("scaled", "float64", state.format))
     curves = {
@@ -39,11 +36,11 @@ def describe_first(state: State, found: Mapping[str, Any]) -> dict[str, Any]:
     known = Counter(cell["across"] for cell in cells if cell["shade"] is not None)
     sentences = {
         "residual": f"Relative residual after layer {state.layers}: {', '.join(ends)}.{doubt}",
-        "plane": "Every layer drawn at the same size, tokens coloured by position. Root mean "
-        f"square distance from the middle of all tokens: {start} at the input, {end} at the end.",
-        "sphere": "The same ways seen as directions alone; drag, or use the arrow keys, to turn.",
-        "spectrum": f"Singular values as parts of the largest. {known[0]} of the input's and "
-        f"{known[cells[-1]['across']]} of the last layer's are above rounding.",
+        "plane": "Each layer is normalised; colours show token positions. Root mean square "
+        f"distance from the mean: {start} at the input, {end} at the last layer.",
+        "sphere": "Directions of the same tokens; drag or use the arrow keys to rotate.",
+        "spectrum": f"Singular values relative to the largest. Above rounding: {known[0]} at the "
+        f"input, {known[cells[-1]['across']]} at the last layer.",
     }
     course = curves["scaled"] or curves["float64"]
     tone, headline = _headline(course) if course else ("neutral", notes["residual"])
@@ -57,17 +54,17 @@ def _headline(course: Sequence[float | None]) -> tuple[str, str]:
     fate, at = thresholds.fate_of([10.0 ** max(log, -300.0) for log in logs])
     if fate == "collapse":
         return fate, (
-            f"Collapsed: at layer {at} the tokens differ by less than a thousandth of their size; "
-            f"after {layers} by {end} of it."
+            f"Collapsed: the relative residual is below a thousandth from layer {at} on, and {end} "
+            f"after {layers}."
         )
     numbers = f"the relative residual goes from {start} to {end} over {layers}."
     if fate == "slow":
         return fate, f"Collapsing: {numbers}"
-    return "holds", f"The tokens stay apart: {numbers}"
+    return "holds", f"The tokens stay distinct: {numbers}"
 
 
 def _spread(places: Rows, layer: int) -> float:
-    """How far apart tokens are in the plane, in parts of their size."""
+    """The root mean square distance of tokens from their mean, in the plane."""
     points = [complex(row["x"], row["y"]) for row in places if row["layer"] == layer]
     middle = sum(points) / len(points)
     return math.sqrt(sum(abs(point - middle) ** 2 for point in points) / len(points))
@@ -78,37 +75,35 @@ def describe_second(state: State, found: Mapping[str, Any]) -> dict[str, Any]:
     sentences, paths, rows = dict(found["notes"]), found["paths"], found["bounds"]
     if "paths" not in sentences and not state.skip:
         layers = plural(state.layers, "attention layer")
-        sentences["paths"] = (
-            f"Without a skip there is one length: every path goes through all {layers}."
-        )
+        sentences["paths"] = f"Without skips, every path passes through all {layers}."
     elif "paths" not in sentences:
         largest = max(paths, key=lambda row: row["share"])
         sentences["paths"] = (
-            f"Of what tells the tokens of the last layer apart, paths through {largest['length']} "
-            f"attention layers carry most: {short(largest['share'], digits=2)} of its size. "
-            "Shares may add to more than one, for parts cancel."
+            f"Paths through {largest['length']} attention layers contribute most to the residual "
+            f"of the last layer: {short(largest['share'], digits=2)} of its norm. Shares may sum "
+            "to more than one, because contributions cancel."
         )
     if "prediction" not in sentences:
         last = {row["variant"]: row for row in found["prediction"]}
         ends = (last[BAND]["drawn_median"], last[BAND]["drawn_low"], last[BAND]["drawn_high"])
         mean, low, high, this = map(power_of_ten, (*ends, last[THIS]["drawn_median"]))
         sentences["prediction"] = (
-            f"Random networks like this one end at {mean} (80 % of them between {low} and {high}), "
-            f"this one at {this}. In the Frobenius norm."
+            f"Random networks of this architecture end at {mean} (80 % between {low} and {high}), "
+            f"this one at {this}. Frobenius norm."
         )
     if rows:
         at = max(row["layer"] for row in rows)
         values = {row["variant"]: row["drawn_median"] for row in rows if row["layer"] == at}
         listed = ", ".join(f"{name} {power_of_ten(value)}" for name, value in values.items())
-        bounds = f"Residual and bounds on it at layer {at}: {listed}."
+        bounds = f"Residual and bounds at layer {at}: {listed}."
         sentences["bounds"] = " ".join([bounds, *filter(None, [sentences.get("bounds")])])
     sentences.setdefault("bounds", "No bound applies.")
     return {"sentences": {name: sentences[name] for name in ("paths", "prediction", "bounds")}}
 
 
-# Logarithms up to about this size are nearly evenly spaced; beyond, their own logarithms are.
+# Constant of the symlog scale: logarithms up to about this size are nearly evenly spaced.
 LINEAR: Final = 20.0
-# Numbers for which there is room only where little happens.
+# Ticks used only for small ranges.
 _FINE: Final = (0.3, 0.6, 0.7, 0.8, 0.9, 0.95, 1.05, 1.1, 1.2, 1.5)
 _GAP: Final = 17.0
 _HEIGHT: Final = 240.0
@@ -116,39 +111,39 @@ _RAISED: Final = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 
 
 def _powers() -> dict[float, str]:
-    """Numbers from 0.01 to 100, and beyond them powers of ten, ever sparser."""
+    """Numbers from 0.01 to 100, and increasingly sparse powers of ten beyond."""
     near = [0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 50, 100, *_FINE]
-    found = {round(math.log10(number), 6): f"{number:g}" for number in near}
+    labels = {round(math.log10(number), 6): f"{number:g}" for number in near}
     steps = [3, 4, 5, 6, 8, *(m * 10**e for e in range(1, 6) for m in (1, 2, 5))]
     for step in (*steps, *(10**e for e in range(6, 17))):
         for exponent in (-step, step):
             raised = str(exponent).translate(_RAISED)
-            if step >= 10**6:  # too long to be raised: written out
+            if step >= 10**6:  # too long for a superscript
                 raised = f"^{'−' * (exponent < 0)}10{str(len(str(step)) - 1).translate(_RAISED)}"
-            found[float(exponent)] = f"10{raised}"
-    return dict(sorted(found.items()))
+            labels[float(exponent)] = f"10{raised}"
+    return dict(sorted(labels.items()))
 
 
-POWERS: Final = _powers()  # logarithms to base ten, and their numbers in words that fit a tick
+POWERS: Final = _powers()  # labels of ticks by base-10 logarithm
 
 
 def choose_ticks(values: Iterable[float | None]) -> list[float]:
-    """Ticks for these logarithms, so far apart that their labels do not touch; 1 comes first.
+    """Ticks for these logarithms, with enough distance between labels; 1 has priority.
 
     >>> [POWERS[tick] for tick in choose_ticks([0.0, -2.2])]
     ['0.01', '0.02', '0.05', '0.1', '0.2', '0.3', '0.5', '1']
     """
 
-    def place(log: float) -> float:  # on the axis, in arbitrary units
+    def position(log: float) -> float:  # on the axis, in arbitrary units
         return math.copysign(math.log1p(abs(log) / LINEAR), log)
 
     known = [0.0, *(value for value in values if value is not None and math.isfinite(value))]
     low, high = min(known), max(known)
-    scale = _HEIGHT / max(place(high) - place(low), 1e-9)
+    scale = _HEIGHT / max(position(high) - position(low), 1e-9)
     chosen: list[float] = []
     fine = {round(math.log10(number), 6) for number in _FINE}
     for tick in sorted(POWERS, key=lambda tick: (tick in fine, abs(tick))):
-        far = all(abs(place(tick) - place(each)) * scale >= _GAP for each in chosen)
+        far = all(abs(position(tick) - position(other)) * scale >= _GAP for other in chosen)
         if low <= tick <= high and far:
             chosen.append(tick)
     return sorted(chosen)

@@ -1,10 +1,10 @@
-/* Charts that are drawn once and then given new rows. */
+/* Charts that are created once and then updated with new rows. */
 
 const OPTIONS = {
   mode: "vega-lite",
   renderer: "svg",
   actions: false,
-  ast: true, // expressions are interpreted: the page allows no evaluation
+  ast: true, // interpret expressions: the content policy forbids eval
   defaultStyle: false,
   tooltip: { disableDefaultStyle: true },
 };
@@ -17,7 +17,7 @@ const vega = globalThis.vegaEmbed
 export class Chart {
   #holder; #spec; #source; #view = null; #drawn = null; #signals = {}; #busy = Promise.resolve();
 
-  /* Drawn inside an element of its own: vega-embed gives that a role and a label of its own. */
+  /* Uses its own element, because vega-embed sets the role and label of it. */
   constructor(holder, spec) {
     this.#holder = document.createElement("div");
     holder.append(this.#holder);
@@ -25,7 +25,7 @@ export class Chart {
     this.#source = spec.data.name;
   }
 
-  /* Draw these rows; those of an earlier call are not drawn any more if they still wait. */
+  /* Draw rows; pending rows of an earlier call are discarded. */
   show(rows, signals = {}) {
     this.rows = rows;
     Object.assign(this.#signals, signals);
@@ -64,13 +64,13 @@ export class Chart {
     await view.runAsync();
   }
 
-  /* Pictures of a fixed width are made smaller where there is less room. */
+  /* Shrink charts of fixed width to the available width. */
   #room() {
     const width = this.#spec.width;
     return typeof width === "number" ? Math.min(width, this.#holder.clientWidth - 24) : 0;
   }
 
-  /* A legend names the curves that are among the rows. */
+  /* The legend shows only curves that are in the rows. */
   #fitted(rows) {
     const spec = structuredClone(this.#spec);
     if (typeof spec.width === "number") spec.width = spec.height = Math.max(160, this.#room());

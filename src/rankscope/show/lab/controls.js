@@ -1,4 +1,4 @@
-/* Controls made from the description of the parameters: a slider, a choice, the mask. */
+/* Controls generated from the parameters: sliders, choices and the mask. */
 
 import { MaskGrid, resized, toBits } from "./mask.js";
 
@@ -11,7 +11,7 @@ const make = (kind, attributes = {}, ...children) => {
 
 const shortened = (value) => String(Number(value.toPrecision(3)));
 
-/* A slider; where it is logarithmic it moves in powers of ten. */
+/* A slider, with a linear or logarithmic scale. */
 const slider = (name, told, onChange) => {
   const log = told.logarithmic;
   const place = (value) => (log ? Math.log10(value) : value);
@@ -93,7 +93,7 @@ const mask = (name, told, onChange) => {
   };
 };
 
-/* Every control by its parameter's name, put into groups inside the form. */
+/* All controls by parameter name, added to the form in groups. */
 export const makeControls = (form, parameters, onChange) => {
   const kinds = { whole: slider, real: slider, choice, mask };
   const groups = new Map();

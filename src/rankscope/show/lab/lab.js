@@ -1,9 +1,9 @@
-/* The page: its state is the address; figures come in two parts, the quick ones first. */
+/* The page: its state is the address; figures come in two parts, the fast ones first. */
 
 import { Chart } from "./charts.js";
 import { makeControls } from "./controls.js";
 
-const PATIENCE = 250; // milliseconds a running request may take before a newer one ends it
+const GRACE = 250; // milliseconds before a newer request replaces a running one
 const PARTS = { first: ["residual", "plane", "sphere", "spectrum"], second: ["paths", "prediction", "bounds"] };
 const SOURCES = { plane: "places", sphere: "places" };
 const session = [...crypto.getRandomValues(new Uint8Array(12))].map((byte) => byte.toString(16).padStart(2, "0")).join("");
@@ -11,7 +11,7 @@ const find = (id) => document.getElementById(id);
 
 const load = async (path, signal) => {
   const reply = await fetch(path, { signal }).catch((error) => {
-    throw signal?.aborted ? error : new Error("The lab does not answer. Start it again, then reload this page.");
+    throw signal?.aborted ? error : new Error("The lab does not respond. Start it again, then reload this page.");
   });
   const busy = { error: "The lab is busy. Reload this page in a few seconds." }; // an answer without JSON
   const body = await (reply.ok ? reply.json() : reply.json().catch(() => busy));
@@ -28,16 +28,16 @@ const ask = (part, query, signal) => {
 
 const refuse = (error) => {
   delete document.body.dataset.tone;
-  find("headline").textContent = error.code === 422 ? "There is no such network" : "Not computed";
+  find("headline").textContent = error.code === 422 ? "Invalid network" : "Error";
   find("described").textContent = "";
   find("refusal").textContent = error.message;
   find("refusal").hidden = false;
   document.body.classList.add("refused");
 };
 
-/* The first figures are asked for before the page knows what it consists of. */
+/* Request the first figures before the description of the page has arrived. */
 let early = { search: location.search, answer: ask("first", location.search) };
-early.answer.catch(() => {}); // whoever waits for it is told
+early.answer.catch(() => {}); // handled where it is awaited
 
 const told = await load("/lab.json").catch((error) => {
   refuse(error);
@@ -99,9 +99,9 @@ const draw = async (part, found) => {
   }
 };
 
-/* Powers of ten with their exponents raised. */
+/* Show powers of ten with superscript exponents. */
 const write = (node, text) => {
-  const parts = text.split(/(?<=10)\^(−?[\d.,e]*\d)/);
+  const parts = text.replace(/\^\(([^()]*)\)/g, "^$1").split(/(?<=10)\^(−?[\d.,·⁰¹²³⁴⁵⁶⁷⁸⁹]*[\d⁰¹²³⁴⁵⁶⁷⁸⁹])/);
   node.replaceChildren(...parts.map((part, at) => {
     if (at % 2 === 0) return part;
     const raised = document.createElement("sup");
@@ -118,14 +118,14 @@ const showAnswer = (found) => {
   document.body.classList.remove("refused");
 };
 
-/* ---- asking: one request at a time, the newest wins ---- */
+/* ---- requests: one at a time, the newest wins ---- */
 
 let running = null;
 let wanted = false;
 
 const refresh = async () => {
   const now = performance.now();
-  if (running?.part === "first" && now - running.began < PATIENCE) {
+  if (running?.part === "first" && now - running.began < GRACE) {
     wanted = true;
     return;
   }
@@ -176,7 +176,7 @@ const show = () => {
     if (chosen) find("about").textContent = `${chip.dataset.paper} · ${chip.textContent} — ${chip.title}`;
   }
   if (!document.querySelector('#presets [aria-pressed="true"]')) {
-    find("about").textContent = "Your own network";
+    find("about").textContent = "Custom network";
   }
   return query;
 };
@@ -191,7 +191,7 @@ const change = (name, text) => {
   }
   if (name === "tokens" && state.mask.startsWith("bits:")) state.mask = controls.mask.resized(Number(text));
   const query = show();
-  // The first change after a preset, a link or a reset is a step that Back undoes.
+  // The first change after a preset, a link or a reset adds an entry to the history.
   const step = history.state === "changed" ? "replaceState" : "pushState";
   history[step]("changed", "", query ? `/?${query}` : "/");
   refresh();
@@ -240,13 +240,13 @@ find("share").addEventListener("click", async () => {
     await navigator.clipboard.writeText(location.href);
     button.textContent = "Copied";
   } catch {
-    button.textContent = "The address above is the link";
+    button.textContent = "Copy the address of this page";
   }
   setTimeout(() => { button.textContent = "Copy link"; }, 1600);
 });
 addEventListener("popstate", () => goTo(location.search));
 
-/* ---- layers one after the other ---- */
+/* ---- animation of the layers ---- */
 
 const shown = find("shown");
 const setShown = (layer) => {
@@ -273,7 +273,7 @@ find("play").addEventListener("click", () => {
 });
 shown.addEventListener("input", () => { stop(); setShown(Number(shown.value)); });
 
-/* ---- the globe is turned ---- */
+/* ---- rotation of the sphere ---- */
 
 const globe = captions.sphere.holder;
 const angle = { turn: 0.6, tilt: 0.35 };
@@ -303,7 +303,7 @@ globe.addEventListener("pointermove", (event) => {
 });
 for (const kind of ["pointerup", "pointercancel"]) globe.addEventListener(kind, () => { held = null; });
 
-/* ---- room ---- */
+/* ---- responsive layout ---- */
 
 const narrow = matchMedia("(max-width: 60rem)");
 const fold = () => { find("controls").open = !narrow.matches; };

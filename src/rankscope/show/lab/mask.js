@@ -1,5 +1,5 @@
-/* The mask as a picture: a row for each token that attends, a column for each it attends to.
-   Painted with the pointer; with the keyboard, arrows move and the space bar changes an entry. */
+/* The mask as a grid: one row per query, one column per key. Edit it with the pointer, or with
+   the keyboard: arrows move, the space bar toggles an entry. */
 
 export class MaskGrid {
   #holder; #said; #onChange; #cells = []; #rows = []; #at = [0, 0]; #paint = null;
@@ -21,7 +21,7 @@ export class MaskGrid {
   }
 
   show(rows) {
-    if (this.#paint !== null) return; // what is being painted is newer
+    if (this.#paint !== null) return; // do not overwrite while painting
     if (rows.length !== this.#cells.length) this.#build(rows.length);
     this.#rows = rows.map((row) => [...row].map(Number));
     for (const [q, row] of this.#rows.entries()) {
@@ -61,7 +61,7 @@ export class MaskGrid {
   #set(q, k, value) {
     if (this.#rows[q][k] === value) return false;
     if (!value && this.#rows[q].reduce((sum, each) => sum + each, 0) === 1) {
-      this.#said.textContent = `Token ${q} must attend to one token at least.`;
+      this.#said.textContent = `Token ${q} must attend to at least one token.`;
       return false;
     }
     this.#rows[q][k] = value;
@@ -120,7 +120,7 @@ export class MaskGrid {
   }
 }
 
-/* Rows of ones and zeros as hex digits, and as many rows as there are tokens now. */
+/* Rows of ones and zeros as hex digits; and rows resized to the number of tokens. */
 export const toBits = (rows) =>
   "bits:" + rows.join("").replace(/.{1,4}/g, (four) => parseInt(four.padEnd(4, "0"), 2).toString(16));
 

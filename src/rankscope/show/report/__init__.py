@@ -1,4 +1,4 @@
-"""A result as a page, as files, in a terminal and as JSON; each knows ``Result`` and no more."""
+"""A result as a page, as files, in a terminal and as JSON; all depend only on ``Result``."""
 
 from rankscope.show.report._files import names as names
 from rankscope.show.report._files import to_json, write

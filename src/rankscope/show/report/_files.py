@@ -1,4 +1,4 @@
-"""``write``: a result as files."""
+"""``write``: save a result as files; ``to_json``: convert it to JSON."""
 
 import math
 from collections.abc import Callable, Mapping
@@ -26,20 +26,20 @@ def write(
     charts: bool = False,
     on_step: Callable[[float], None] = lambda _: None,
 ) -> dict[str, str]:
-    """Write a result's table and page; what each file is, and where.
+    """Write a result's table and page, and return their paths.
 
     >>> from rankscope.experiments import run
     >>> write(run("D8"), "out", charts=True)
     {'table': 'out/d8-....parquet', 'chart': 'out/d8-....png', 'page': 'out/d8-....html'}
 
-    The table is Parquet with the whole result inside (``rankscope.results``), and the page one HTML
-    file that needs nothing else; with ``charts``, each of its charts is a PNG as well. ``on_step``
-    is told the share of the work that is done.
+    The table is a Parquet file that contains the full result (``rankscope.results.read``), and the
+    page a self-contained HTML file; with ``charts``, each chart is also saved as PNG. ``on_step``
+    is called with the fraction of the work that is done.
     """
     files = names(result, folder, charts=charts)
     results.write(result, files["table"])
     document = page(result)
-    # The very charts of the page: to draw one takes long.
+    # Reuse the charts of the page: drawing is slow.
     pictures = [path for what, path in files.items() if what.startswith("chart")]
     for number, (path, chart) in enumerate(zip(pictures, document.charts, strict=False), start=1):
         on_step(number / (len(pictures) + 2))
@@ -51,7 +51,7 @@ def write(
 
 
 def names(result: Result, folder: str | Path, *, charts: bool = False) -> dict[str, str]:
-    """What each file of a result is, and where ``write`` puts it; the page comes last."""
+    """The files that ``write`` makes of a result, by kind; the page is last."""
     stem = Path(folder) / result.stem
     count = len(result.all_drawings) if charts else 0
     counted = ["", *(f"-{number}" for number in range(2, count + 1))][:count]
@@ -63,12 +63,12 @@ def names(result: Result, folder: str | Path, *, charts: bool = False) -> dict[s
 def to_json(
     result: Result, files: Mapping[str, str] | None = None, *, with_table: bool = False
 ) -> dict[str, Any]:
-    """A result as a dictionary for ``json.dumps``, of numbers, words, lists and dictionaries.
+    """Convert a result to a dictionary for ``json.dumps``.
 
-    ``files`` are those that were written. The whole table is large, so its key holds None unless
-    it is asked for; the summary is that of the metrics told in figures, by layer, length or
-    setting. NaN becomes None, and infinities the words "inf" and "-inf": they are findings
-    (minus infinity: all tokens exactly equal), and ``float`` reads them back.
+    ``files`` are the paths of its files. The full table is large, so it is None unless
+    ``with_table``; the summary has the metrics that the page shows, by layer, length or setting.
+    NaN becomes None; infinities become "inf" and "-inf", which ``float`` reads (minus infinity
+    means that all tokens are exactly equal).
     """
     fields: dict[str, Any] = {
         "id": result.id,
@@ -102,7 +102,7 @@ def to_json(
 
 
 def _summary(result: Result) -> pl.DataFrame:
-    """The rows that a reader could take in: none by token or singular value, no empty column."""
+    """The summary without rows by token or singular value, and without empty columns."""
     rows = result.summary
     if result.parts:
         rows = rows.filter(pl.col("metric").is_in(result.shown))
@@ -112,7 +112,7 @@ def _summary(result: Result) -> pl.DataFrame:
 
 
 def _listed(listing: Listing) -> dict[str, Any]:
-    """Its rows under the names of its columns."""
+    """A listing as JSON: each row by column name."""
     rows = [dict(zip(listing.columns, row, strict=True)) for row in listing.rows]
     return {"title": listing.title, "rows": rows, "note": listing.note}
 

@@ -1,4 +1,4 @@
-"""A result's metrics as small grids of numbers, for a page and a terminal to set in figures."""
+"""Small tables of a result's metrics, for pages and terminals."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -12,19 +12,19 @@ from rankscope.metric_catalogue import metric as entry_of
 from rankscope.numerals import short
 from rankscope.results import Result
 
-# What stands for the samples, as in every chart; nothing where there was but one.
+# Statistic over samples; empty if there is only one sample.
 Statistic = Literal["median", ""]
 
 BIAS: Final = "bias"
-DOUBT: Final = "?"  # follows a number that is in doubt
-IN_DOUBT: Final = f"{DOUBT} in doubt: rounding has taken the digits that tell the tokens apart."
+DOUBT: Final = "?"  # mark of a number that may be inaccurate
+IN_DOUBT: Final = f"{DOUBT} inaccurate: the differences between tokens are lost to rounding."
 METRIC: Final = "metric"
 _LABELS: Final = ("model", "variant", "setting")
 
 
 @dataclass(frozen=True)
 class Cell:
-    """One number, the metric it is of, and whether it is in doubt."""
+    """One number, its metric, and whether it is in doubt."""
 
     value: float | None
     metric: str
@@ -33,11 +33,10 @@ class Cell:
 
 @dataclass(frozen=True)
 class Grid:
-    """One statistic of some curves in some places: layers, lengths of paths, or settings.
+    """One statistic of curves at places: layers, path lengths or settings.
 
-    If ``metric`` is empty, the curves are metrics; if ``place`` is ``METRIC``, the places are, each
-    a number for each curve. ``about`` says which of several models it is. Where ``cells`` holds
-    nothing, nothing was measured.
+    If ``metric`` is empty, the curves are metrics; if ``place`` is ``METRIC``, the places are. With
+    several models, ``about`` names the model. A missing cell was not measured.
     """
 
     metric: str
@@ -47,8 +46,8 @@ class Grid:
     places: Sequence[Any]
     curves: Sequence[str]
     cells: Mapping[tuple[Any, str], Cell]
-    words: Mapping[str, Metric]  # what its metrics are called, and how they are drawn
-    last_layer: bool = False  # whether it leaves out all layers but the last
+    words: Mapping[str, Metric]  # titles and scales of its metrics
+    last_layer: bool = False  # whether it shows only the last layer
 
     @property
     def by_metric(self) -> bool:
@@ -57,27 +56,27 @@ class Grid:
 
     @property
     def metrics(self) -> list[str]:
-        """The metrics its numbers are of."""
+        """The metrics of its numbers."""
         return list(dict.fromkeys(cell.metric for cell in self.cells.values()))
 
     @property
     def has_doubts(self) -> bool:
-        """Whether any number is in doubt that stands in one of its places."""
+        """Whether any of its numbers is in doubt."""
         return any(cell and cell.doubt for curve in self.curves for cell in self.column(curve))
 
     def column(self, curve: str) -> list[Cell | None]:
-        """A curve's numbers, place by place."""
+        """The cells of a curve at each place."""
         return [self.cells.get((place, curve)) for place in self.places]
 
     def few(self, most: int, curves: Sequence[str] | None = None) -> "Grid":
-        """Some of its curves, at no more than ``most`` of the places they have, in order.
+        """A grid with fewer curves, and at most ``most`` places, in order.
 
-        Places that half of the curves do not have are left out, but for the last of them.
+        Places that fewer than half of the curves have are excluded, except the last.
         """
         kept = self.curves if curves is None else curves
         having = {at: sum((at, curve) in self.cells for curve in kept) for at in self.places}
         known = [at for at, count in having.items() if count and at is not None]
-        if self.place == METRIC:  # metrics have no order, and none is left out
+        if self.place == METRIC:  # metrics are not thinned out
             return replace(self, places=known, curves=kept)
         shared = [at for at in sorted(known) if 2 * having[at] >= len(kept)] or sorted(known)
         last = [at for at in [max(known)] if at not in shared]
@@ -85,11 +84,11 @@ class Grid:
         return replace(self, places=[*places, *[None] * (having.get(None, 0) > 0)], curves=kept)
 
     def name(self, curve: str) -> str:
-        """What a curve is called; nothing if it is the only one and has no name."""
+        """The title of a curve; empty if it is the only one and has no name."""
         return self.words[curve].title if self.by_metric else curve
 
     def label(self, place: Any) -> str:
-        """What a place is called; only the biases are of no length."""
+        """The title of a place; None is the path through biases."""
         if place is None:
             return BIAS
         if self.place == METRIC:
@@ -98,27 +97,26 @@ class Grid:
 
 
 def grids(result: Result, *, apart: Sequence[str] = ()) -> list[Grid]:
-    """The metrics a result tells in figures; one in parts tells none that it does not name.
+    """Tables of the metrics that a result shows; a result with parts shows only those it names.
 
-    Labels in the columns ``apart`` get a grid each if there are others, which name the curves.
-    Metrics of one curve stand side by side, and those that are one number for each curve below each
-    other.
+    Values of the columns ``apart`` get separate tables if other columns name the curves. Metrics
+    with a single curve share a table as columns, and those with one number per curve as rows.
     """
     every = [] if result.parts else result.summary["metric"].unique(maintain_order=True).to_list()
     metrics = result.shown or every
     with knowing(result.metrics):
-        found = [grid for metric in metrics for grid in _of_metric(result, metric, apart)]
-    return [_join(list(alike)) for _, alike in groupby(found, _kind)]
+        tables = [grid for metric in metrics for grid in _of_metric(result, metric, apart)]
+    return [_join(list(alike)) for _, alike in groupby(tables, _joinable)]
 
 
 def statistic(result: Result, metric: str) -> Statistic:
-    """What a table of a metric tells: medians, unless there was but one sample."""
+    """The statistic shown for a metric: the median, or none if there is one sample."""
     counts = result.summary.filter(pl.col("metric") == metric)["count"]
     return "" if counts.max() == 1 else "median"
 
 
 def thin(places: Sequence[Any], most: int) -> list[Any]:
-    """The first ones and evenly spaced ones up to the last, if there are more than ``most``."""
+    """At most ``most`` places: the first ones, then evenly spaced ones up to the last."""
     if len(places) <= most:
         return list(places)
     early, late = list(places[: most // 2]), places[most // 2 :]
@@ -127,7 +125,7 @@ def thin(places: Sequence[Any], most: int) -> list[Any]:
 
 
 def _of_metric(result: Result, metric: str, apart: Sequence[str]) -> Iterator[Grid]:
-    """A grid for each label that gets its own, if others name curves; what was varied always."""
+    """The tables of a metric: one per varied parameter, and per value of ``apart``."""
     rows = result.summary.filter(pl.col("metric") == metric)
     if not any(_count_values(rows, name) > 1 for name in _LABELS if name not in apart):
         apart = ()
@@ -141,7 +139,7 @@ def _of_metric(result: Result, metric: str, apart: Sequence[str]) -> Iterator[Gr
 def _grid(
     rows: pl.DataFrame, metric: str, about: str, shown: Statistic, apart: Sequence[str]
 ) -> Grid:
-    # The column that the metric varies along, or none if it is a single number.
+    # The column along which the metric varies, or METRIC if it is a single number.
     settings, lengths, layers = (
         _count_values(rows, name) for name in ("setting", "length", "layer")
     )
@@ -161,7 +159,7 @@ def _grid(
         ]
         at = metric if place == METRIC else row[place]
         cells[at, " · ".join(labels)] = Cell(row["median"], metric, bool(row.get("doubt")))
-    # A curve without any place, where others have them, is another measurement.
+    # A curve without places, where others have them, is another measurement.
     placed = {curve for at, curve in cells if at is not None}
     cells = {key: cell for key, cell in cells.items() if key[1] in placed}
     return Grid(
@@ -177,15 +175,15 @@ def _grid(
     )
 
 
-def _kind(grid: Grid) -> tuple[str, ...]:
-    """What neighbours have in common that can stand together."""
+def _joinable(grid: Grid) -> tuple[str, ...]:
+    """Key of consecutive grids that can share a table."""
     if grid.place != METRIC and len(grid.curves) > 1:
         return (grid.metric, grid.about, grid.place)  # with no other
     return (grid.place, grid.statistic, grid.about, *grid.curves)
 
 
 def _join(alike: Sequence[Grid]) -> Grid:
-    """Several metrics as one grid: of one curve side by side, of one place below each other."""
+    """Several metrics as one grid: single curves as columns, single numbers as rows."""
     first = alike[0]
     words = {name: entry for grid in alike for name, entry in grid.words.items()}
     if first.place != METRIC and len(alike) > 1:

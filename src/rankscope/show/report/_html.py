@@ -1,4 +1,4 @@
-"""Pages and notebook displays: Jinja templates that escape whatever they are given."""
+"""HTML pages and notebook displays, from Jinja templates with autoescape."""
 
 import base64
 import json
@@ -44,8 +44,8 @@ from rankscope.show.report._tables import (
 )
 from rankscope.version import __version__
 
-_LARGEST: Final = 300_000  # characters of a picture of lines; a map of many cells has more
-# Of words in notebooks, in the middle between light and dark: they are read on both.
+_LARGEST: Final = 300_000  # characters of an SVG; larger charts are saved as PNG
+# Colours of text in notebooks, readable on light and dark backgrounds.
 _COLOURS: Final = {
     "collapse": "#d1483f",
     "slow": "#c07a1c",
@@ -64,8 +64,8 @@ def write_html(report: Report, path: str | Path) -> Path:
     >>> write_html(Report("Collapse", "SAN loses its tokens in 4 layers."), "report.html").name
     'report.html'
 
-    Charts are interactive; without JavaScript, pictures of them are shown. Equal reports make
-    equal files.
+    Charts are interactive; without JavaScript, static images are shown. Equal reports have equal
+    files.
     """
     style, code = (
         files("rankscope.show.report").joinpath(name).read_text(encoding="utf-8")
@@ -85,14 +85,14 @@ def write_html(report: Report, path: str | Path) -> Path:
 
 @checked
 def notebook(result: Result) -> str:
-    """The answer, what was looked for and the first chart, as notebooks show them.
+    """HTML for notebooks: the answer, the findings and the first chart.
 
     >>> from rankscope.experiments import run
     >>> "<script" in notebook(run("D8"))
     False
 
-    It loads nothing and has no scripts. Colours of words are the notebook's own, so that they can
-    be read on light and on dark; the chart is a picture on white.
+    It has no scripts and loads nothing. Text uses the notebook's colours, so that it is readable on
+    light and dark backgrounds; the chart is an image on white.
     """
     title, lead = titles(result)
     chart = first_chart(result)
@@ -110,7 +110,7 @@ def notebook(result: Result) -> str:
 
 @runtime_checkable
 class Claim(Protocol):
-    """What is asked of a claim: its id, what it states, who says so."""
+    """Interface of a claim: id, statement and source."""
 
     @property
     def id(self) -> str: ...
@@ -122,7 +122,7 @@ class Claim(Protocol):
 
 @runtime_checkable
 class ClaimRun(Protocol):
-    """What is asked of a claim's run: what its files are called, how it ended, how long it took."""
+    """Interface of a run of a claim: its files, outcome and run time."""
 
     @property
     def id(self) -> str: ...
@@ -142,7 +142,7 @@ class ClaimRun(Protocol):
 
 @runtime_checkable
 class ClaimSeries(Protocol):
-    """What is asked of runs that differ in the seed alone: what they come to together."""
+    """Interface of runs that differ only in the seed: their joint verdict."""
 
     @property
     def runs(self) -> Sequence[ClaimRun]: ...
@@ -171,20 +171,20 @@ _COUNTED: Final = {
 def write_overview(
     claims: Iterable[Claim], series: Sequence[ClaimSeries], path: str | Path
 ) -> Path:
-    """Write the page about all runs; a claim that was not run has a line that says so."""
+    """Write a page with the verdicts of all claims; claims that were not run are marked."""
     listed = list(claims)
     last = {runs.runs[0].id: runs for runs in series}
     ended = Counter[str](runs.judgement.verdict for runs in last.values() if runs.judgement)
     counts = [f"{ended[kind]} {words}" for kind, words in _COUNTED.items() if ended[kind]]
     failed = sum(bool(runs.runs[0].failure) for runs in last.values())
-    counts += [f"{failed} could not be run"] if failed else []
+    counts += [f"{failed} failed to run"] if failed else []
     counted = f"{plural(len(last), 'claim')} of {len(listed)} run"
     heads = ("Claim", "Source", "As stated", "Beyond it", "Key figure", "Time")
     rows = [row for claim in listed for row in _overview_rows(claim, series)]
     caption = "Verdicts by claim"
     table = TableView([TableCell(name) for name in heads], rows, caption, style="table overview")
     report = Report(
-        "The papers, claim by claim",
+        "Claims of the papers",
         f"{counted}: {', '.join(counts)}." if counts else f"{counted}.",
         sections=[Section("All claims", _HOW, [Table(table, caption)])],
         provenance={"rankscope": __version__},
@@ -200,7 +200,7 @@ def _overview_rows(claim: Claim, series: Sequence[ClaimSeries]) -> list[list[Tab
         first = same.runs[0]
         if first.stem:
             name = Markup('<a class="id" href="{}.html">{}</a>').format(first.stem, claim.id)
-        which = Markup("could not be run") if first.failure else _which(same)
+        which = Markup("failed to run") if first.failure else _which(same)
         title = Markup("{} {}").format(name, inline(claim.title)) + _small(which)
         verdicts = [_judged(same.judgement), _judged(same.beyond)]
         if first.failure:
@@ -225,7 +225,7 @@ def _overview_rows(claim: Claim, series: Sequence[ClaimSeries]) -> list[list[Tab
 
 
 def _which(same: ClaimSeries) -> Markup:
-    """The seeds and the scale; where there are several seeds, with a link to the page of each."""
+    """The seeds and the scale, with a link to the page of each further seed."""
     links = [
         Markup('<a href="{}.html">{}</a>').format(run.stem, run.seed)
         for run in same.runs[1:]
@@ -248,14 +248,14 @@ def _small(words: Markup | str) -> Markup:
 
 
 def table_html(rows: Rows, caption: str = "", note: str = "") -> str:
-    """A table alone, as on a page."""
+    """A single table, as on a page."""
     return str(vars(_template("table.html").module)["table"](table_view(rows, caption, note)))
 
 
 def picture(chart: Chart, *, about: str) -> str:
-    """A picture's address, which holds it: of lines, or of dots if there are very many lines.
+    """A chart as a data URL: SVG, or PNG if the SVG is very large.
 
-    It says by itself what it shows and what of, because it may be saved and sent on.
+    The image includes its title and subject, because it may be saved and shared.
     """
     spec = labelled(chart.spec, chart.title, about)
     try:
@@ -296,13 +296,13 @@ def _define(metric: Metric) -> str:
 
 
 def _specification(chart: Chart) -> Markup:
-    """What Vega draws, safe inside a script element."""
+    """The Vega specification, escaped for a script element."""
     spec = {**adaptive(chart.spec), "description": chart.description or chart.title}
     return Markup(json.dumps(spec, cls=ScriptSafe, ensure_ascii=False, separators=(",", ":")))
 
 
 def _texts(report: Report) -> Iterable[str]:
-    """What may name papers."""
+    """All texts that may cite papers."""
     yield from (report.overline, report.title, report.lead)
     for section in report.sections:
         yield from (section.title, section.text)

@@ -1,4 +1,4 @@
-"""``page``: a result → what its page consists of; nothing is computed here."""
+"""``page``: the content of a result's page; nothing is computed here."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -23,18 +23,18 @@ from rankscope.show.report._prose import sentences
 from rankscope.show.report._tables import Rows
 
 _MOST_COLUMNS: Final = 13
-_MOST_IN_A_ROW: Final = 4  # sentences that make a paragraph
-# Of a provenance: entries of a list above which only the first few are shown, and characters.
+_MOST_IN_A_ROW: Final = 4  # more sentences make a list instead of a paragraph
+# Limits of a provenance: entries of a list, entries shown of a longer one, characters.
 _MOST_ENTRIES, _FIRST_ENTRIES, _LONGEST_ENTRY = 16, 3, 500
 
 
 @checked
 @dataclass(frozen=True)
 class Chart:
-    """A chart in a section, under a heading of its own if the section has several.
+    """A chart in a section, with its own heading if the section has several.
 
-    ``description`` is what somebody who cannot see it is told, ``text`` stands above it. The page
-    defines its ``metrics``.
+    ``description`` is its alternative text, ``text`` is shown above it. The page defines its
+    ``metrics``.
     """
 
     figure: Figure
@@ -45,7 +45,7 @@ class Chart:
 
     @cached_property
     def spec(self) -> dict[str, Any]:
-        """Its specification, which takes long to make."""
+        """Its Vega-Lite specification, cached because it is slow to make."""
         whole: dict[str, Any] = printable(self.figure.to_dict())
         return whole
 
@@ -53,7 +53,7 @@ class Chart:
 @checked
 @dataclass(frozen=True)
 class Table:
-    """A table with its caption, and below it a note on how to read it."""
+    """A table with a caption above and a note below."""
 
     rows: Rows
     caption: str
@@ -63,10 +63,10 @@ class Table:
 @checked
 @dataclass(frozen=True)
 class Section:
-    """A heading with its text, and below it charts and tables.
+    """A heading, text, charts and tables.
 
-    In texts an empty line begins a paragraph, ``**stars**`` make bold and backticks make code;
-    lines that begin with ``- `` make a list.
+    Markup of texts: an empty line separates paragraphs, ``**stars**`` are bold, backticks are code,
+    and lines that begin with ``- `` are a list.
     """
 
     title: str
@@ -75,19 +75,19 @@ class Section:
 
     @property
     def charts(self) -> list[Chart]:
-        """Its charts, in their order."""
+        """Its charts, in order."""
         return [block for block in self.blocks if isinstance(block, Chart)]
 
 
 @checked
 @dataclass(frozen=True)
 class Report:
-    """A title, what it is about, what was found, sections, and where it all came from.
+    """The content of a page: title, answer, sections and provenance.
 
-    ``warnings`` stand above everything, ``headline`` is the answer in a few words and ``answer``
-    the same in prose. ``judgements`` are what a claim comes to, each under words for what it is
-    about. ``overline`` stands small above the title, and ``key_figures`` are shown large. Pictures
-    of the charts say what they are ``about``: the title unless given.
+    ``warnings`` are shown first, ``headline`` is the answer in a few words and ``answer`` the same
+    in sentences. ``judgements`` are the verdicts of a claim by domain. ``overline`` is small text
+    above the title, and ``key_figures`` are shown large. ``about``, by default the title, is the
+    subtitle of saved charts.
     """
 
     title: str
@@ -104,7 +104,7 @@ class Report:
 
     @property
     def charts(self) -> list[Chart]:
-        """All its charts, in their order."""
+        """All charts, in order."""
         return [chart for section in self.sections for chart in section.charts]
 
     @cached_property
@@ -121,14 +121,13 @@ class Report:
 
 @checked
 def page(result: Result) -> Report:
-    """The page for a result: the answer, what was found, its charts, their figures, its origin.
+    """The page of a result: answer, findings, charts, measurements, provenance.
 
     >>> from rankscope.experiments import run
     >>> page(run("D8")).title
     'Most paths of well-known transformers are long: about L·H/(H+1) of L layers.'
 
-    Of a question the title is what was asked, and below it stands what it was asked about; a claim
-    is its own title.
+    The title of a question is the question, with its subject below; that of a claim is the claim.
     """
     title, lead = titles(result)
     judged = {"Stated for": result.judgement, "Beyond it": result.beyond}
@@ -154,17 +153,17 @@ def page(result: Result) -> Report:
 
 
 def _answer(result: Result) -> str:
-    """What stands below a headline: under what is answered, as points if many, else in one go."""
+    """The text below a headline: by label, as a list if long, else as a paragraph."""
     if result.labels:
-        said = [f"**{sentence_case(label)}**: {text}" for label, text in result.answers.items()]
+        labelled = [f"**{sentence_case(label)}**: {text}" for label, text in result.answers.items()]
         pairs = zip(result.labels, result.sentences, strict=True)
-        return _points([*said, *(sentence for label, sentence in pairs if not label)])
+        return _points([*labelled, *(sentence for label, sentence in pairs if not label)])
     many = len(result.sentences) > _MOST_IN_A_ROW
     return _points(result.sentences) if many else " ".join(result.sentences)
 
 
 def titles(result: Result) -> tuple[str, str]:
-    """What stands large above a result, and what stands below that."""
+    """The title of a result, and the line below it."""
     title, lead = result.title, result.question
     if not result.source and result.question:
         title, lead = lead, title
@@ -172,21 +171,21 @@ def titles(result: Result) -> tuple[str, str]:
 
 
 def _sections(result: Result) -> list[Section]:
-    charts, said_how = [], set[str]()
+    charts, explained = [], set[str]()
     drawings = result.all_drawings
     for title, drawing in zip(headings(drawings), drawings, strict=True):
-        how = reading(drawing)  # said where it is first needed
-        text = drawing.caption if how in said_how else f"{drawing.caption} {how}".strip()
-        said_how.add(how)
+        how = reading(drawing)  # shown with the first chart of its kind
+        text = drawing.caption if how in explained else f"{drawing.caption} {how}".strip()
+        explained.add(how)
         charts.append(_chart(result, drawing, title, text))
     sections = []
     if result.findings:
-        table = Table(result.findings, "What was looked for, and whether it was found")
-        sections.append(Section("What was looked for", blocks=[table]))
-    # The sentences, unless they are the answer at the top, and the tables in words.
-    said = [] if result.headline else sentences(result)
-    if said or result.listings:
-        sections.append(Section("What was found", _points(said), _listed(result.listings)))
+        table = Table(result.findings, "Kinds of collapse, and whether they are present")
+        sections.append(Section("Findings", blocks=[table]))
+    # The sentences, unless they are the answer at the top, and the listings.
+    texts = [] if result.headline else sentences(result)
+    if texts or result.listings:
+        sections.append(Section("Results", _points(texts), _listed(result.listings)))
     drawn = len(result.drawings)
     sections += [Section(chart.title, blocks=[chart]) for chart in charts[:drawn]]
     for part in result.parts:
@@ -200,12 +199,12 @@ def _sections(result: Result) -> list[Section]:
         note = sentence_case(", ".join([*words, *["after the last layer"] * grid.last_layer]))
         shown = grid.few(_MOST_COLUMNS)
         numbers.append(Table(shown, caption(grid), f"{note}." if note else ""))
-    return [*sections, *([Section("In figures", blocks=numbers)] if numbers else [])]
+    return [*sections, *([Section("Measurements", blocks=numbers)] if numbers else [])]
 
 
-def _points(said: Sequence[str]) -> str:
-    """One sentence is a paragraph, several are a list."""
-    return said[0] if len(said) == 1 else "\n".join(f"- {sentence}" for sentence in said)
+def _points(texts: Sequence[str]) -> str:
+    """One sentence as a paragraph, several as a list."""
+    return texts[0] if len(texts) == 1 else "\n".join(f"- {sentence}" for sentence in texts)
 
 
 def _listed(listings: Sequence[Listing]) -> list[Chart | Table]:
@@ -213,7 +212,7 @@ def _listed(listings: Sequence[Listing]) -> list[Chart | Table]:
 
 
 def first_chart(result: Result) -> Chart | None:
-    """The chart that comes first, if there is any."""
+    """The first chart, if any."""
     drawings = result.all_drawings
     with knowing(result.metrics):
         return _chart(result, drawings[0], headings(drawings)[0], "") if drawings else None
@@ -225,7 +224,7 @@ def _chart(result: Result, drawing: Drawing, title: str, text: str) -> Chart:
 
 
 def caption(grid: Grid) -> str:
-    """Which metric a table is about, and along what."""
+    """The caption of a table: its metric and what it varies with."""
     what = grid.words[grid.metrics[0]].title if len(grid.metrics) == 1 else ""
     if grid.place == METRIC:
         return what or "Overall"
@@ -233,7 +232,7 @@ def caption(grid: Grid) -> str:
 
 
 def in_words(provenance: Mapping[str, Any]) -> dict[str, str]:
-    """Where a result came from, a line for each entry; what is unknown or said twice is left out.
+    """The provenance as text by entry, without unknown or repeated values.
 
     >>> in_words({"seed": 0, "spec": None, "config": {"seed": 0, "heads": [1, 2], "width": 8}})
     {'seed': '0', 'config': 'heads 1, 2; width 8'}
@@ -243,16 +242,16 @@ def in_words(provenance: Mapping[str, Any]) -> dict[str, str]:
         if isinstance(value, Mapping):
             value = {k: v for k, v in value.items() if k not in provenance or provenance[k] != v}
         if text := _words(value):
-            # Too long to be read: its beginning; files and JSON have all of it.
+            # Truncate long text; the table's file and JSON have all of it.
             start = text[:_LONGEST_ENTRY].rsplit(" ", 1)[0]
             long = len(text) > _LONGEST_ENTRY
             name = key.replace("_", " ")
-            entries[name] = f"{start} … (in full in the table's file)" if long else text
+            entries[name] = f"{start} … (the table's file has the full text)" if long else text
     return entries
 
 
 def _words(value: Any, *, inside: bool = False) -> str:
-    """A value; one that has names of its own stands in parentheses ``inside`` another."""
+    """A value as text; a mapping ``inside`` another value is put in parentheses."""
     if value is None:
         return ""
     if isinstance(value, bool):
@@ -278,5 +277,5 @@ def _join(texts: Iterable[str]) -> str:
     kept = [text for text in texts if text]
     between = "; " if any(", " in text for text in kept) else ", "
     if len(kept) > _MOST_ENTRIES:
-        kept = [*kept[:_FIRST_ENTRIES], f"… ({len(kept)} in all)"]
+        kept = [*kept[:_FIRST_ENTRIES], f"… ({len(kept)} in total)"]
     return between.join(kept)

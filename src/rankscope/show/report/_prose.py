@@ -1,4 +1,4 @@
-"""Plain text → HTML: paragraphs, lists, bold, code, powers of ten, and links to papers."""
+"""Convert plain text to HTML: paragraphs, lists, bold, code, powers of ten, links to papers."""
 
 import re
 from dataclasses import dataclass
@@ -6,27 +6,29 @@ from typing import Final
 
 from markupsafe import Markup, escape
 
+from rankscope.numerals import MINUS
 from rankscope.results import Result
 
 _CODE = re.compile(r"`([^`\n]+)`")
 _BOLD = re.compile(r"\*\*(\S(?:[^*\n]*\S)?)\*\*")
-# Powers of ten, 10^−47,003, and numbers in scientific notation, 2.1e−7.
+# Powers of ten, 10^−47,003 and 10^(−3.3·10³⁰), and scientific notation, 2.1e−7.
 _POWER = re.compile(
-    r"\b10\^([-−]?)(\d+(?:[.,]\d+)*(?:e\d+)?)|(?<![\w.#])(\d(?:\.\d+)?)e([-−]?)(\d+)\b"
+    r"\b10\^(?:\(([-−]?[^()]+)\)|([-−]?\d+(?:[.,]\d+)*(?:e\d+)?))"
+    r"|(?<![\w.#])(\d(?:\.\d+)?)e([-−]?\d+)\b"
 )
 _CONTROLS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
 _POINT = "- "
-_MANY = 6  # points above which a list is set in columns
+_MANY = 6  # a longer list is set in columns
 
 
 def inline(text: str) -> Markup:
-    """A line of text, with ``**bold**``, code in backticks, and powers of ten raised.
+    """Convert a line of text, with ``**bold**``, code in backticks and raised exponents.
 
     >>> print(inline("`x` < **1**, 10^-5, 2e−7"))
     <code>x</code> &lt; <strong>1</strong>, 10<sup>−5</sup>, 2·10<sup>−7</sup>
     """
     marked = []
-    # Split at code first, so that stars inside it stay stars: every other part is code.
+    # Split at code first, so that code keeps its stars: every other part is code.
     for index, part in enumerate(str(escape(part)) for part in _CODE.split(text)):
         bold = _BOLD.sub(r"<strong>\1</strong>", part)
         marked.append(f"<code>{part}</code>" if index % 2 else _POWER.sub(_raise, bold))
@@ -48,13 +50,13 @@ def paragraphs(text: str) -> Markup:
 
 
 def sentences(result: Result) -> list[str]:
-    """What a result says beside its findings, which are shown on their own."""
+    """The sentences of a result without those of its findings, which are shown separately."""
     shown = [finding.sentence for finding in result.findings]
-    return [said for said in result.sentences if not any(words in said for words in shown)]
+    return [text for text in result.sentences if not any(words in text for words in shown)]
 
 
 def without_marks(text: str) -> str:
-    r"""The text alone, for where nothing is set in bold, and nothing that would steer a terminal.
+    r"""Remove markup and control characters, for a terminal.
 
     >>> without_marks("**a** `**b**`\x1b[2J")
     'a **b**�[2J'
@@ -65,15 +67,14 @@ def without_marks(text: str) -> str:
 
 
 def _raise(match: re.Match[str]) -> str:
-    sign, exponent, mantissa, other_sign, power = match.groups()
-    if mantissa is None:
-        return f"10<sup>{'−' * bool(sign)}{exponent}</sup>"
-    return f"{mantissa}·10<sup>{'−' * bool(other_sign)}{power}</sup>"
+    in_brackets, exponent, mantissa, power = match.groups()
+    factor = "" if mantissa is None else f"{mantissa}·"
+    return f"{factor}10<sup>{(in_brackets or exponent or power).replace('-', MINUS)}</sup>"
 
 
 @dataclass(frozen=True)
 class Paper:
-    """How texts name it, what it is called, and its number on arXiv."""
+    """Citation, title and arXiv number of a paper."""
 
     name: str
     title: str
@@ -81,7 +82,7 @@ class Paper:
 
     @property
     def link(self) -> Markup:
-        """Its name, as a link; a page links to papers and loads nothing."""
+        """The citation as a link."""
         address = f"https://arxiv.org/abs/{self.arxiv}"
         return Markup('<a href="{}" rel="noreferrer">{}</a>').format(address, self.name)
 
@@ -138,13 +139,13 @@ PAPERS: Final = (
         "2403.02579",
     ),
 )
-"""Those that sources of claims and definitions name."""
+"""Papers cited by claims and definitions."""
 _BY_NAME: Final = {paper.name: paper for paper in PAPERS}
 _NAMED: Final = re.compile("|".join(re.escape(name) for name in _BY_NAME))
 
 
 def linked(html: Markup) -> Markup:
-    """HTML whose texts name papers, with the names as links.
+    """Turn the citations in HTML into links.
 
     >>> print(linked(Markup("Dong et al. 2021, section 2")))
     <a href="https://arxiv.org/abs/2103.03404" rel="noreferrer">Dong et al. 2021</a>, section 2
@@ -153,6 +154,6 @@ def linked(html: Markup) -> Markup:
 
 
 def named_in(text: str) -> list[Paper]:
-    """The papers a text names."""
+    """The papers that a text cites."""
     names = set(_NAMED.findall(text))
     return [paper for paper in PAPERS if paper.name in names]

@@ -1,4 +1,4 @@
-"""Rows → what stands in a table's cells, for a page; numbers as one reads them."""
+"""Convert rows to the cells of an HTML table, with formatted numbers."""
 
 import math
 import re
@@ -17,21 +17,21 @@ from rankscope.show.report._prose import inline
 
 NOTHING: Final = "–"
 _NUMERAL: Final = re.compile(r"[-−+]?(\d|10\^)")
-_SHORT: Final = 16  # characters of a word that may stand in a column of numbers
+_SHORT: Final = 16  # maximum length of text in a numeric column
 _NUMBER: Final = "number"
-# Whether something was found, in words.
+# Status of a finding, as text.
 FATES: Final[dict[Fate, str]] = {
-    "collapse": "found",
+    "collapse": "present",
     "slow": "under way",
-    "noted": "found",
-    "absent": "not found",
-    "unknown": "cannot be told",
+    "noted": "harmless",
+    "absent": "absent",
+    "unknown": "undetermined",
 }
 
 
 @dataclass(frozen=True)
 class TableCell:
-    """What stands in a cell: HTML or text that is escaped, its style, and the exact number."""
+    """A cell: HTML, or text to be escaped, its style, and the exact number."""
 
     content: str | Markup
     style: str = ""
@@ -41,7 +41,7 @@ class TableCell:
 
 @dataclass(frozen=True)
 class TableView:
-    """A table ready to be set; ``definition`` beside its caption leads to that of its metric."""
+    """The content of an HTML table; ``definition`` links to the definition of its metric."""
 
     heads: Sequence[TableCell]
     rows: Sequence[Sequence[TableCell]]
@@ -51,16 +51,16 @@ class TableView:
     definition: str | Markup = ""
 
 
-# What can be set as a table.
+# Types that can be shown as a table.
 Rows = pl.DataFrame | Grid | Listing | Sequence[Finding] | TableView
 
 
 def table_view(
     rows: Rows, caption: str = "", note: str = "", terms: Mapping[str, Metric] | None = None
 ) -> TableView:
-    """Numbers to the right, words to the left, row labels as headings.
+    """Convert rows to a table: numbers right-aligned, text left-aligned, row labels as headings.
 
-    Metrics among the ``terms`` that the page defines are linked to their definitions.
+    Metrics in ``terms`` are linked to their definitions on the page.
     """
     if isinstance(rows, TableView):
         return rows
@@ -72,7 +72,7 @@ def table_view(
     if isinstance(rows, pl.DataFrame):
         right = [kind.is_numeric() for kind in rows.dtypes]
         names = [name.replace("_", " ") for name in rows.columns]
-        # In words of a data frame nothing is a mark.
+        # Text of a data frame has no markup.
         values = [
             [v if v is None or isinstance(v, bool | int | float) else escape(str(v)) for v in row]
             for row in rows.iter_rows()
@@ -82,28 +82,29 @@ def table_view(
 
 
 def number(value: float | int) -> Markup:
-    """A number as HTML; a whole one keeps its digits, unless nobody would read them."""
+    """A number as HTML; integers keep their digits, unless there are too many."""
     if not is_huge(value):
         return Markup(short_html(value))
     return Markup(f"{MINUS if value < 0 else ''}{power_of_ten_html(math.log10(abs(value)))}")
 
 
 def is_huge(value: float | int) -> bool:
-    """Whether a whole number has more digits than anybody reads."""
+    """Whether an integer has too many digits to read."""
     return isinstance(value, int) and abs(value) >= 10**15
 
 
 def known_figures(figures: Mapping[str, float]) -> dict[str, float]:
-    """Figures under names as words, less those that are NaN."""
+    """Figures without NaN, with underscores in names replaced."""
     return {
         name.replace("_", " "): value
         for name, value in figures.items()
-        if isinstance(value, int) or not math.isnan(value)  # whole numbers may be beyond all floats
+        if isinstance(value, int)
+        or not math.isnan(value)  # integers may exceed the range of floats
     }
 
 
 def is_numeric(listing: Listing, column: int) -> bool:
-    """Whether a column of a listing holds numbers, also as words, or a few short words instead."""
+    """Whether a column of a listing has mostly numbers, also as text, and otherwise short text."""
     entries = [row[column] for row in listing.rows if row[column] is not None]
     numbers = sum(not isinstance(entry, str) or bool(_NUMERAL.match(entry)) for entry in entries)
     short_words = all(not isinstance(entry, str) or len(entry) <= _SHORT for entry in entries)
@@ -111,7 +112,7 @@ def is_numeric(listing: Listing, column: int) -> bool:
 
 
 def where(finding: Finding) -> str:
-    """The layer and the part to blame, where something was found."""
+    """The layer and component of a finding, if it is present."""
     if finding.fate not in ("collapse", "slow", "noted"):
         return ""
     layer = "" if finding.layer is None else f"layer {finding.layer:,}"
@@ -119,13 +120,13 @@ def where(finding: Finding) -> str:
 
 
 def in_how_many(finding: Finding) -> str:
-    """In how many of the samples it was found; nothing if they were not counted."""
+    """The number of samples with the finding; empty if samples were not counted."""
     counted = finding.samples and finding.fate != "unknown"
     return f"{finding.found_in:,} of {finding.samples:,}" if counted else ""
 
 
 def term(entry: Metric, terms: Mapping[str, Metric], words: str = "") -> str | Markup:
-    """What a metric is called, or other words; a link to its definition if the page has one."""
+    """The title of a metric, or ``words``; as a link if the page defines the metric."""
     title = words or entry.title
     if entry.name not in terms:
         return title
@@ -135,7 +136,7 @@ def term(entry: Metric, terms: Mapping[str, Metric], words: str = "") -> str | M
 def _plain(
     names: Sequence[str], rows: Iterable[Sequence[Any]], right: Sequence[bool], *words: str
 ) -> TableView:
-    """A table of plain values; the first of a row is its heading, unless it is a number."""
+    """A table of plain values; the first cell of a row is its heading, unless it is a number."""
     sides = [_NUMBER * side for side in right]
     heads = [TableCell(name, side) for name, side in zip(names, sides, strict=True)]
     body = []
@@ -162,7 +163,7 @@ def _in_words(value: Any) -> str | Markup:
 
 
 def _of_grid(grid: Grid, caption: str, note: str, terms: Mapping[str, Metric]) -> TableView:
-    """A row for each curve, a column for each place."""
+    """One row per curve, one column per place."""
     heads = [TableCell("metric" if grid.by_metric else "")]
     for place in grid.places:
         label: str | Markup = grid.label(place)
@@ -172,7 +173,7 @@ def _of_grid(grid: Grid, caption: str, note: str, terms: Mapping[str, Metric]) -
             label = f"{grid.place} {label}"
         heads.append(TableCell(label, _NUMBER))
     single = "value" if grid.place == METRIC or grid.by_metric else grid.words[grid.metric].title
-    # Numbers of a metric that is whole throughout are shown as such.
+    # Metrics with only integer values are shown as integers.
     broken = {
         cell.metric
         for cell in grid.cells.values()
@@ -201,14 +202,14 @@ def _figure(cell: Cell | None, words: Mapping[str, Metric], broken: set[str]) ->
 
 
 def _of_findings(findings: Sequence[Finding], caption: str) -> TableView:
-    """A row for each; columns that would be empty throughout are left out."""
+    """One row per finding, without empty columns."""
     columns = {
-        "looked for": [TableCell(inline(one.kind), heading=True) for one in findings],
-        "found?": [TableCell(badge(FATES[one.fate], one.fate)) for one in findings],
-        "in words": [TableCell(inline(one.sentence), "words") for one in findings],
-        "where": [TableCell(inline(where(one)), "where") for one in findings],
-        "samples": [TableCell(in_how_many(one), _NUMBER) for one in findings],
-        "rule": [TableCell(inline(one.rule), "words rule") for one in findings],
+        "kind": [TableCell(inline(finding.kind), heading=True) for finding in findings],
+        "status": [TableCell(badge(FATES[finding.fate], finding.fate)) for finding in findings],
+        "details": [TableCell(inline(finding.sentence), "words") for finding in findings],
+        "where": [TableCell(inline(where(finding)), "where") for finding in findings],
+        "samples": [TableCell(in_how_many(finding), _NUMBER) for finding in findings],
+        "criterion": [TableCell(inline(finding.rule), "words rule") for finding in findings],
     }
     kept = {name: cells for name, cells in columns.items() if any(cell.content for cell in cells)}
     heads = [TableCell(name, _NUMBER * (name == "samples")) for name in kept]
@@ -217,5 +218,5 @@ def _of_findings(findings: Sequence[Finding], caption: str) -> TableView:
 
 
 def badge(words: str, kind: str) -> Markup:
-    """A few words in the colour of their kind."""
+    """Coloured text."""
     return Markup('<span class="{}"><span class="tone">{}</span></span>').format(kind, words)

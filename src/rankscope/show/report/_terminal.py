@@ -1,4 +1,4 @@
-"""``show``: a result in a terminal."""
+"""``show``: print a result in a terminal."""
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
@@ -36,47 +36,47 @@ STYLE: Final = {
     "depends": "yellow",
     "not tried": "dim",
     "unknown": "dim",
-}  # by what is said: a verdict, a fate, a tone
+}  # by verdict, fate or tone
 _TONES: Final = {**STYLE, "neutral": "bold", "holds": "bold green"}
 _MOST_LISTED, _FEW_LISTED = 10, 5
-_MOST_SAID: Final = 3
-_NARROWEST: Final = 72  # columns: with fewer figures would be cut, and a terminal breaks lines
+_MOST_SENTENCES: Final = 3
+_NARROWEST: Final = 72  # narrower terminals wrap lines themselves
 _SIDE_BY_SIDE: Final = 4
-_COLUMNS: Final = 5  # metrics side by side, where each of many curves has a row
+_COLUMNS: Final = 5  # metrics per table, if each of many curves has a row
 _MOST_ROWS: Final = 16
 _MOST_TABLES: Final = 8
 
 
 def findings_table(findings: Sequence[Finding]) -> Table:
-    """What was looked for, whether and where it was found; rules are left to the page."""
+    """A table of findings, without the criteria, which the page shows."""
     table = Table(box=None, pad_edge=False)
-    table.add_column("looked for", no_wrap=True)
-    table.add_column("found?", no_wrap=True)
-    table.add_column("in words", ratio=1)
-    placed = any(where(each) for each in findings)
-    counted = any(each.samples for each in findings)
-    if placed:
+    table.add_column("kind", no_wrap=True)
+    table.add_column("status", no_wrap=True)
+    table.add_column("details", ratio=1)
+    located = any(where(finding) for finding in findings)
+    counted = any(finding.samples for finding in findings)
+    if located:
         table.add_column("where")
     if counted:
         table.add_column("samples", justify="right", no_wrap=True)
-    for each in findings:
-        found = Text(FATES[each.fate], STYLE[each.fate])
-        more = [where(each)] * placed + [in_how_many(each)] * counted
-        table.add_row(Text(each.kind), found, Text(without_marks(each.sentence)), *map(Text, more))
+    for finding in findings:
+        status = Text(FATES[finding.fate], STYLE[finding.fate])
+        details = Text(without_marks(finding.sentence))
+        more = [where(finding)] * located + [in_how_many(finding)] * counted
+        table.add_row(Text(finding.kind), status, details, *map(Text, more))
     return table
 
 
 def show_listings(console: Console, listings: Sequence[Listing], most: int = _MOST_LISTED) -> None:
-    """Each listing under its title; of a long one the first rows, and how many more there are."""
+    """Print listings with their titles, up to ``most`` rows of each."""
     for listing in listings:
         console.print()
         console.print(Text(without_marks(listing.title), style="italic"))
         table = Table(box=None, pad_edge=False)
         rows = [[_entry(value) for value in row] for row in listing.rows[:most]]
         for column, name in enumerate(listing.columns):
-            # Names may be broken into lines, numbers may not.
-            widest = max((len(row[column]) for row in rows), default=0)
             if is_numeric(listing, column):
+                widest = _widest(name, [row[column] for row in rows])
                 table.add_column(Text(name), justify="right", min_width=widest)
             else:
                 table.add_column(Text(name))
@@ -97,7 +97,7 @@ def _entry(value: Entry) -> str:
 
 
 def number(value: float) -> str:
-    """A number in a few characters; a whole one keeps its digits, unless nobody would read them."""
+    """A formatted number; integers keep their digits, unless there are too many."""
     if not is_huge(value):
         return short(value)
     return f"{MINUS if value < 0 else ''}{power_of_ten(math.log10(abs(value)))}"
@@ -105,14 +105,14 @@ def number(value: float) -> str:
 
 @checked
 def show(result: Result, console: Console | None = None, *, full: bool = False) -> None:
-    """Print a result: its title and verdict, what was found in words, and the figures behind it.
+    """Print a result: title, verdict, answer and measurements.
 
     >>> from rankscope.experiments import run
     >>> show(run("D8"))
     D8  Most paths of well-known transformers are long: ...
 
-    One with a headline is printed on a screen, with its answer and the first rows of its first
-    table, unless it is wanted in ``full``; others are always printed in full.
+    A result with a headline fits one screen: its answer and the first rows of its first table,
+    unless ``full``; other results are always printed in full.
     """
     console = copy(console or Console())
     console.width = max(console.width, _NARROWEST)
@@ -137,25 +137,25 @@ def show(result: Result, console: Console | None = None, *, full: bool = False) 
         console.print()
         console.print(Text(part.title, style="bold"))
         if part.sentences:
-            console.print(_list_sentences([(Text("•"), each) for each in part.sentences]))
+            console.print(_list_sentences([(Text("•"), sentence) for sentence in part.sentences]))
         show_listings(console, part.listings)
     _show_figures(console, result)
 
 
 def has_screen(result: Result) -> bool:
-    """Whether its answer is short, and the rest of it printed only if that is asked for."""
+    """Whether the result has a short answer, with details only on request."""
     return result.headline is not None
 
 
 def _top(console: Console, result: Result, *, full: bool) -> None:
     """The title, the question, the answer."""
     title, lead = titles(result)
-    if has_screen(result) and not full:  # whoever asks knows what was asked
+    if has_screen(result) and not full:  # the user knows the question
         title, lead = result.title, ""
     console.print(Text(f"{result.id}  {title}") if result.source else Text(title, "bold"))
     if lead:
         console.print(Text(lead))
-    said = [] if result.headline else sentences(result)
+    texts = [] if result.headline else sentences(result)
     if result.headline is not None:
         console.print()
         console.print(Text(without_marks(result.headline.text), _TONES[result.headline.tone]))
@@ -169,27 +169,27 @@ def _top(console: Console, result: Result, *, full: bool) -> None:
         for which, judgement in judged.items()
         if judgement is not None
     ]
-    for rows in (answers, [(Text("•"), each) for each in said]):
+    for rows in (answers, [(Text("•"), sentence) for sentence in texts]):
         if rows:
             console.print()
             console.print(_list_sentences(rows))
 
 
 def _answer(result: Result, *, full: bool) -> Table:
-    """What stands below a headline: beside what each sentence answers, or as points."""
+    """The text below a headline: sentences with their labels, or as a list."""
     if result.labels:
-        rows = [(Text(label, "bold"), said) for label, said in result.answers.items()]
+        rows = [(Text(label, "bold"), text) for label, text in result.answers.items()]
         pairs = zip(result.labels, result.sentences, strict=True)
         rest = [(Text("•"), sentence) for label, sentence in pairs if not label]
         return _list_sentences([*rows, *rest] if full else rows)
-    few = result.sentences if full else result.sentences[:_MOST_SAID]
-    return _list_sentences((Text("•"), said) for said in few)
+    few = result.sentences if full else result.sentences[:_MOST_SENTENCES]
+    return _list_sentences((Text("•"), sentence) for sentence in few)
 
 
 def _show_figures(console: Console, result: Result) -> None:
-    """The metrics in figures, as far as they do not fill screens."""
-    found = grids(result, apart=("model",))
-    for grid in found[:_MOST_TABLES]:
+    """Print the tables of metrics, up to a limit."""
+    tables = grids(result, apart=("model",))
+    for grid in tables[:_MOST_TABLES]:
         console.print()
         console.print(Text(_heading(grid), style="italic"))
         if grid.place == METRIC and len(grid.curves) > _SIDE_BY_SIDE:
@@ -202,24 +202,24 @@ def _show_figures(console: Console, result: Result) -> None:
             console.print(_table(few))
             if few.has_doubts:
                 console.print(Text(IN_DOUBT))
-    if len(found) > _MOST_TABLES:
-        left = len(found) - _MOST_TABLES
-        console.print(Text(f"\n{left} more such table{'s' * (left > 1)} on the page."))
+    if len(tables) > _MOST_TABLES:
+        left = len(tables) - _MOST_TABLES
+        console.print(Text(f"\n{left} more table{'s' * (left > 1)} on the page."))
 
 
-def _told(cell: Cell | None, words: Mapping[str, Metric]) -> str:
-    """A number in a few characters; a dash where it is not known, nothing where there is none."""
+def _number_text(cell: Cell | None, words: Mapping[str, Metric]) -> str:
+    """A formatted number; a dash if it is not known, empty if there is none."""
     if cell is None:
         return ""
     if cell.value is None or math.isnan(cell.value):
         return NOTHING
     exponent = words[cell.metric].scale == "exponent"
-    told = power_of_ten(cell.value, digits=3) if exponent else short(cell.value)
-    return told + DOUBT * cell.doubt
+    text = power_of_ten(cell.value, digits=3) if exponent else short(cell.value)
+    return text + DOUBT * cell.doubt
 
 
 def _list_sentences(rows: Iterable[tuple[Text, str]]) -> Table:
-    """Sentences below each other, each beside its label and broken between words."""
+    """Sentences with their labels, wrapped between words."""
     grid = Table.grid(padding=(0, 1))
     grid.add_column(no_wrap=True)
     for label, sentence in rows:
@@ -228,7 +228,7 @@ def _list_sentences(rows: Iterable[tuple[Text, str]]) -> Table:
 
 
 def _heading(grid: Grid) -> str:
-    """Which metric of what, which statistic, and where."""
+    """The heading of a table: its metric, statistic and layer."""
     title = ""
     if grid.metric and grid.place != METRIC:
         entry = grid.words[grid.metric]
@@ -239,37 +239,43 @@ def _heading(grid: Grid) -> str:
         "after the last layer" if grid.last_layer else "",
     ]
     if not title and not grid.about:
-        words = [(", ".join(filter(None, words)) or "in figures").capitalize()]
+        words = [(", ".join(filter(None, words)) or "measurements").capitalize()]
     return ", ".join(filter(None, [title, grid.about, *words]))
 
 
 def _table(grid: Grid) -> Table:
-    """A row for each place, a column for each curve."""
+    """One row per place, one column per curve."""
     table = Table(box=None)
     if grid.place == METRIC:
         table.add_column("", no_wrap=True)
     else:
         table.add_column(grid.place, justify="right", no_wrap=True)
-    columns = [[_told(cell, grid.words) for cell in grid.column(curve)] for curve in grid.curves]
+    columns = [
+        [_number_text(cell, grid.words) for cell in grid.column(curve)] for curve in grid.curves
+    ]
     for curve, cells in zip(grid.curves, columns, strict=True):
-        # Names may be broken into lines, numbers may not.
-        name = Text(grid.name(curve) or grid.statistic or "value")
-        table.add_column(name, justify="right", min_width=max(map(len, cells)))
+        name = grid.name(curve) or grid.statistic or "value"
+        table.add_column(Text(name), justify="right", min_width=_widest(name, cells))
     for place, *cells in zip(grid.places, *columns, strict=True):
         table.add_row(grid.label(place), *cells)
     return table
 
 
 def _rows_of_figures(grid: Grid, metrics: Sequence[str]) -> Table:
-    """Single numbers of many curves: a row for each of them, a column for each metric."""
+    """Single numbers of many curves: one row per curve, one column per metric."""
     table = Table(box=None)
     table.add_column("")
     columns = []
     for name in metrics:
-        cells = [_told(grid.cells.get((name, curve)), grid.words) for curve in grid.curves]
+        cells = [_number_text(grid.cells.get((name, curve)), grid.words) for curve in grid.curves]
         title = grid.label(name)
-        table.add_column(Text(title), justify="right", width=max(map(len, cells + title.split())))
+        table.add_column(Text(title), justify="right", width=_widest(title, cells))
         columns.append(cells)
     for curve, *cells in zip(grid.curves, *columns, strict=True):
         table.add_row(Text(grid.name(curve)), *cells)
     return table
+
+
+def _widest(title: str, cells: Sequence[str]) -> int:
+    """The minimum width of a column: titles wrap between words, and cells do not wrap."""
+    return max(map(len, [*cells, *title.split(), ""]))

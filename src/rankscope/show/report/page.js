@@ -1,13 +1,13 @@
-/* Draws every figure of the page from the specification inside it. */
+/* Draw every figure of the page from its embedded specification. */
 (() => {
   "use strict";
-  const AXIS = 64; // what a panel needs beside its plot
+  const AXIS = 64; // width of the axis beside a plot
   const GAP = 48;
   let hinted = false;
-  const HINT = "Point at a curve or a name to bring it out; click on a name to keep it.";
+  const HINT = "Hover over a curve or a name to highlight it; click a name to keep the highlight.";
 
-  /* Words above a panel are broken into lines where they are wider than it. */
-  const broken = (title, wide) => {
+  /* Wrap the subtitle of a panel to its width. */
+  const wrapped = (title, wide) => {
     if (typeof title?.subtitle !== "string") return title;
     const most = Math.floor((wide + 30) / 6);
     const lines = [""];
@@ -19,8 +19,8 @@
     return { ...title, subtitle: lines };
   };
 
-  /* Panels of ours are given the width there is, side by side or below each other. Maps of
-     squares keep their size, as many in a row as fit. */
+  /* Fit our panels to the available width, in one or two columns. Heatmaps of squares keep their
+     size, as many per row as fit. */
   const fitted = (spec, width) => {
     const ours = spec.usermeta?.rankscope;
     if (ours?.square) {
@@ -29,8 +29,8 @@
     }
     if (!ours?.panels) return spec;
     const columns = width >= 700 && spec.concat.length > 1 ? 2 : 1;
-    const room = Math.floor((width - 24 - GAP * (columns - 1)) / columns) - AXIS;
-    const wide = Math.max(200, room);
+    const available = Math.floor((width - 24 - GAP * (columns - 1)) / columns) - AXIS;
+    const wide = Math.max(200, available);
     const legend = {
       ...spec.config.legend,
       columns: Math.max(1, Math.floor((width - AXIS) / ours.legendEntry)),
@@ -40,7 +40,7 @@
       ...spec,
       columns,
       concat: spec.concat.map((panel) =>
-        ({ ...panel, width: wide, title: broken(panel.title, wide) })),
+        ({ ...panel, width: wide, title: wrapped(panel.title, wide) })),
       config: { ...spec.config, legend },
     };
   };
@@ -78,7 +78,7 @@
       const before = drawn;
       drawn = await vegaEmbed(holder, fitted(spec, width), options);
       before?.finalize();
-      if (spec.usermeta?.rankscope) holder.dataset.width = width; // drawn anew for another
+      if (spec.usermeta?.rankscope) holder.dataset.width = width; // redrawn for another width
     };
     await redraw();
     caption(figure, Boolean(spec.params));
