@@ -3,9 +3,8 @@
 Torch-free, as are the rooms that draw, write and print it.
 """
 
-import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import dataclass, field
 from functools import cached_property
 from importlib import import_module
 from pathlib import Path
@@ -15,6 +14,7 @@ import polars as pl
 
 from rankscope import tables
 from rankscope.arguments import Exact, checked
+from rankscope.core.tabular import Tabular
 from rankscope.errors import InputError
 from rankscope.judgements import Judgement as Judgement
 from rankscope.judgements import Verdict as Verdict
@@ -29,6 +29,7 @@ not be told."""
 Tone = Literal["collapse", "slow", "holds", "neutral"]
 """Of what is said: bad news, half of it, good news, neither."""
 _SHOWN_BY: Final = "rankscope.show.report"
+_DRAWN_BY: Final = "rankscope.show.figures"
 """By name: what shows results knows them, and is only needed where one is shown."""
 Role = Literal["measured", "bound", "floor"]
 """What a curve is: something measured, a bound on it, or where a number format ends."""
@@ -135,7 +136,7 @@ class Part:
 
 @checked
 @dataclass(frozen=True, repr=False)
-class Result:
+class Result(Tabular):
     """A question, what was measured, and what it comes to in words.
 
     >>> table = tables.frame({"layer": [0, 1], "metric": ["rank"] * 2, "value": [4.0, 2.0]})
@@ -224,63 +225,26 @@ class Result:
         """For notebooks: the answer, what was looked for, the first chart."""
         return str(import_module(_SHOWN_BY).notebook(self))
 
+    def plot(self, metric: str | None = None) -> Any:
+        """Its first chart, or the first that shows a ``metric``; else that metric by layer."""
+        figures = import_module(_DRAWN_BY)
+        for drawing in self.all_drawings:
+            if metric is None or metric in figures.metrics_of(drawing, self):
+                return figures.draw(drawing, self)
+        options = {} if metric is None else {"metrics": [metric]}
+        return figures.draw(Drawing("by_layer", options=options), self)
+
 
 __all__ = ["read", "write"]
-
-_KEY: Final = "rankscope.result"
 
 
 @checked
 def write(result: Result, path: str | Path) -> Path:
     """Write a whole result; equal results make equal files."""
-    names = [field.name for field in fields(result) if field.name not in ("table", "provenance")]
-    written = json.dumps({name: getattr(result, name) for name in names}, default=_plain)
-    return tables.write(result.table, path, result.provenance, {_KEY: written})
+    return result.save(path)
 
 
 @checked
 def read(path: str | Path) -> Result:
     """A result as written by ``write``."""
-    table, written = tables.from_parquet(path)
-    try:
-        kept, provenance = (json.loads(written[key]) for key in (_KEY, tables.PROVENANCE))
-        return Result(table=table, provenance=provenance, **_typed(kept))
-    except (LookupError, TypeError, ValueError, AttributeError, RecursionError) as error:
-        raise InputError(f"{path} holds a table, but no result that can be read.") from error
-
-
-def _plain(value: Any) -> Any:
-    return dict(value) if isinstance(value, Mapping) else asdict(value)
-
-
-_RECORDS: Final = {
-    "judgement": Judgement,
-    "beyond": Judgement,
-    "headline": Headline,
-    "findings": Finding,
-    "parts": Part,
-    "metrics": Metric,
-    "drawings": Drawing,
-    "listings": Listing,
-}
-"""Fields of a result, and of its parts, that hold a record or some records of one kind."""
-
-
-def _typed(kept: dict[str, Any]) -> dict[str, Any]:
-    """Fields of a record from what JSON has; options of a drawing stay as they are."""
-    typed = {}
-    for name, value in kept.items():
-        record = _RECORDS.get(name)
-        if record and isinstance(value, dict):
-            typed[name] = record(**_typed(value))
-        elif record and isinstance(value, list):
-            typed[name] = tuple(record(**_typed(inner)) for inner in value)
-        elif name == "only":
-            typed[name] = {column: tuple(labels) for column, labels in value.items()}
-        else:
-            typed[name] = value if name == "options" else _tuples(value)
-    return typed
-
-
-def _tuples(value: Any) -> Any:
-    return tuple(map(_tuples, value)) if isinstance(value, list) else value
+    return Result.load(path)

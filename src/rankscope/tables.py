@@ -243,6 +243,17 @@ def axis_name(name: str, columns: Sequence[str]) -> str:
     return "layers" if name == "depth" and name not in columns and "layers" in columns else name
 
 
+@checked
+def axes_of(columns: Sequence[str]) -> list[str]:
+    """The columns of a sweep's table that are axes of its grid.
+
+    >>> axes_of(["run", "heads", "layer", "layer_in_run", "metric", "value"])
+    ['heads', 'layer']
+    """
+    ours = {name for name in columns if name in COLUMNS and name + IN_RUN not in columns}
+    return [name for name in columns if name not in ours and not name.endswith(IN_RUN)]
+
+
 def _at_layer(
     rows: pl.DataFrame, along: Sequence[str], layer: int | None, *, every: bool
 ) -> pl.DataFrame:
@@ -332,18 +343,26 @@ def from_parquet(path: str | Path) -> tuple[pl.DataFrame, dict[str, str]]:
     if not path.is_file():
         raise InputError(f"there is no table at {path}.")
     try:
-        content = path.read_bytes()
-        footer = _footer(content)
-        start = footer - _DIGEST_BYTES
-        expected = hashlib.sha256(content[: max(start, 0)] + content[max(footer, 0) :]).digest()
-        if start < 0 or content[start:footer] != expected:
-            raise InputError(
-                f"{path} is damaged, or was not written by rankscope: its digest is missing or "
-                "wrong; take another copy of it, or write it again."
-            )
+        return from_bytes(path.read_bytes())
+    except (InputError, OSError) as error:
+        raise InputError(f"{path}: {error}") from error
+
+
+@checked
+def from_bytes(content: bytes) -> tuple[pl.DataFrame, dict[str, str]]:
+    """The table and the metadata that ``to_parquet`` was given."""
+    footer = _footer(content)
+    start = footer - _DIGEST_BYTES
+    expected = hashlib.sha256(content[: max(start, 0)] + content[max(footer, 0) :]).digest()
+    if start < 0 or content[start:footer] != expected:
+        raise InputError(
+            "the file is damaged, or was not written by rankscope: its digest is missing or wrong; "
+            "take another copy of it, or write it again."
+        )
+    try:
         return pl.read_parquet(io.BytesIO(content)), pl.read_parquet_metadata(io.BytesIO(content))
     except _UNREADABLE as error:
-        raise InputError(f"{path} cannot be read: {error}") from error
+        raise InputError(f"the file cannot be read: {error}") from error
 
 
 def _footer(content: bytes) -> int:

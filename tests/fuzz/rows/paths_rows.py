@@ -61,5 +61,5 @@ add(
     sums=(X,),
     complete=True,
     columns={},
-    _question=paths.path_lengths(NET, X)._question,
+    _errors=(0.0,),
 )

@@ -37,7 +37,7 @@ def normalize_rows(
 
 @checked
 @dataclass(frozen=True, repr=False)
-class Ergodicity:
+class Ergodicity(Tabular):
     """τ of each layer's matrix, and log τ of the product of the layers up to it.
 
     Both are ``(layer, ...)``; ``log_products`` are natural logarithms and keep their digits far
@@ -55,6 +55,20 @@ class Ergodicity:
     @property
     def rate(self) -> Float[Tensor, "*batch"]:
         return (self.log_products[-1] / len(self.log_products)).exp()
+
+    @property
+    def table(self) -> "polars.DataFrame":
+        """By layer and sample (the axes after the first, flattened): both, the second to base 10."""
+        from rankscope import tables
+
+        by_metric = {"tau": self.each, "log10_tau_of_product": self.log_products / math.log(10)}
+        rows = [
+            (layer, sample, metric, value)
+            for metric, values in by_metric.items()
+            for layer, row in enumerate(values.reshape(len(values), -1).tolist(), start=1)
+            for sample, value in enumerate(row)
+        ]
+        return tables.from_rows(("layer", "sample", "metric", "value"), rows)
 
     def __repr__(self) -> str:
         shape = tuple(self.each.shape[1:])
