@@ -34,7 +34,7 @@ LAYERS = {
 ORDER = list(LAYERS)
 LAYER_OF = {name: layer for layer, names in LAYERS.items() for name in names}
 # Packages inside a layer, each importing those before it in its row.
-CORE = ("names", "shapes", "weights", "checks", "batches", "metrics", "masks", "network", "tracing",
+CORE = ("names", "shapes", "packing", "tabular", "weights", "checks", "batches", "metrics", "masks", "network", "tracing",
         "paths", "deep", "theory", "prediction")  # fmt: skip
 LAZY = {"tables", "results", "show"}
 """What .table, .save and .plot of the core ask for, in a function."""

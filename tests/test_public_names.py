@@ -68,7 +68,7 @@ NAMES = {
     """,
     "rankscope.run": """
         ClaimRun ClaimSeries ENGINES Ended Engine Estimate Grid Inline MOST_SEEDS OUTPUT_FOLDER
-        OnOutcome Outcome Plan Processes Progress RayEngine Reproduction Run SUMMARY Setting Status
+        OnOutcome Outcome Plan Processes Progress RayEngine Reproduction Reproductions Run SUMMARY Setting Status
         Sweep Work claim_runs drive estimate execute over_seeds plan read_grid reproduce
         reproductions status sweep
         table with_metric with_settings

@@ -227,7 +227,9 @@ class Result(Tabular):
 
     def plot(self, metric: str | None = None) -> Any:
         """Its first chart, or the first that shows a ``metric``; else that metric by layer."""
-        figures = import_module(_DRAWN_BY)
+        figures, known = import_module(_DRAWN_BY), self.table["metric"].unique(maintain_order=True)
+        if metric is not None and metric not in known:
+            raise InputError(f"there is no metric {metric!r}; choose one of {', '.join(known)}.")
         for drawing in self.all_drawings:
             if metric is None or metric in figures.metrics_of(drawing, self):
                 return figures.draw(drawing, self)

@@ -8,13 +8,13 @@ import hashlib
 import io
 import json
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Final
 
 import polars as pl
 
-from rankscope.arguments import Finite, Range, checked
+from rankscope.arguments import FROM_PANDAS, Finite, Range, checked
 from rankscope.errors import InputError, KindError
 from rankscope.process import write_file
 
@@ -95,6 +95,32 @@ def from_rows(names: Sequence[str], rows: Iterable[Sequence[Any]]) -> pl.DataFra
         for name, value in zip(names, row, strict=True):
             columns[name].append(value)
     return frame(columns)
+
+
+def _from_pandas(given: Any) -> pl.DataFrame:
+    """A pandas frame as a table; a gap is null, but NaN stays NaN where numbers are real."""
+
+    def entries(column: Any, kind: type[pl.DataType] | None) -> Iterator[Any]:
+        for value, gap in zip(column.tolist(), column.isna().tolist(), strict=True):
+            if gap:
+                yield value if kind is pl.Float64 and isinstance(value, float) else None
+            else:  # pandas holds whole numbers with gaps as floats
+                is_whole = kind is pl.Int64 and isinstance(value, float) and value.is_integer()
+                yield int(value) if is_whole else value
+
+    try:
+        return pl.DataFrame(
+            [
+                pl.Series(str(name), list(entries(given[name], kind)), dtype=kind)
+                for name, kind in ((name, COLUMNS.get(name)) for name in given.columns)
+            ]
+        )
+    except (*_UNREADABLE, AttributeError, TypeError, ValueError, OverflowError) as error:
+        first, *_ = str(error).splitlines() or [""]
+        raise InputError(f"the pandas frame cannot be read as a table: {first}") from None
+
+
+FROM_PANDAS[:] = [_from_pandas]
 
 
 @checked

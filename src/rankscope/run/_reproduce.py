@@ -103,8 +103,11 @@ class Reproductions(Tabular, Sequence[Reproduction]):
 
 _COLUMNS: Final = {
     **dict.fromkeys(("claim", "verdict", "beyond", "statement"), pl.String),
-    **{"seed": pl.Int64, "scale": pl.String, "seconds": pl.Float64},
-    **{"from_before": pl.Boolean, "failure": pl.String},
+    "seed": pl.Int64,
+    "scale": pl.String,
+    "seconds": pl.Float64,
+    "from_before": pl.Boolean,
+    "failure": pl.String,
 }
 
 

@@ -254,7 +254,7 @@ class Sweep(Tabular, Progress):
     def _restored(
         cls, kept: dict[str, Any], table: "pl.DataFrame", origin: Mapping[str, Any]
     ) -> Self:
-        return cls(**kept, _loaded=table)
+        return super()._restored({**kept, "_loaded": table}, table, origin)
 
     def __str__(self) -> str:
         before = f" ({self.before:,} of them before)" if self.before else ""

@@ -8,6 +8,7 @@ coefficient τ, and ``τ(PQ) ≤ τ(P) τ(Q)``.
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -18,9 +19,13 @@ from rankscope.arguments import Count, checked
 from rankscope.core.checks import real, stochastic, valid_mask
 from rankscope.core.masks import Mask, as_mask
 from rankscope.core.metrics import dobrushin
+from rankscope.core.tabular import Tabular
 from rankscope.core.theory._graph_search import Digraph, closed_classes
 from rankscope.errors import InputError, KindError, ShapeError
 from rankscope.numerals import plural, power_of_ten, span_of
+
+if TYPE_CHECKING:
+    import polars
 
 
 def normalize_rows(
@@ -58,7 +63,7 @@ class Ergodicity(Tabular):
 
     @property
     def table(self) -> "polars.DataFrame":
-        """By layer and sample (the axes after the first, flattened): both, the second to base 10."""
+        """By layer and sample (the other axes, flattened): τ, and log₁₀ τ of the product."""
         from rankscope import tables
 
         by_metric = {"tau": self.each, "log10_tau_of_product": self.log_products / math.log(10)}
