@@ -369,26 +369,27 @@ def from_parquet(path: str | Path) -> tuple[pl.DataFrame, dict[str, str]]:
     if not path.is_file():
         raise InputError(f"there is no table at {path}.")
     try:
-        return from_bytes(path.read_bytes())
-    except (InputError, OSError) as error:
-        raise InputError(f"{path}: {error}") from error
+        content = path.read_bytes()
+    except OSError as error:
+        raise InputError(f"{path} cannot be read: {error}") from error
+    return from_bytes(content, str(path))
 
 
 @checked
-def from_bytes(content: bytes) -> tuple[pl.DataFrame, dict[str, str]]:
-    """The table and the metadata that ``to_parquet`` was given."""
+def from_bytes(content: bytes, name: str = "this file") -> tuple[pl.DataFrame, dict[str, str]]:
+    """The table and the metadata that ``to_parquet`` was given; errors call it by ``name``."""
     footer = _footer(content)
     start = footer - _DIGEST_BYTES
     expected = hashlib.sha256(content[: max(start, 0)] + content[max(footer, 0) :]).digest()
     if start < 0 or content[start:footer] != expected:
         raise InputError(
-            "the file is damaged, or was not written by rankscope: its digest is missing or wrong; "
+            f"{name} is damaged, or was not written by rankscope: its digest is missing or wrong; "
             "take another copy of it, or write it again."
         )
     try:
         return pl.read_parquet(io.BytesIO(content)), pl.read_parquet_metadata(io.BytesIO(content))
     except _UNREADABLE as error:
-        raise InputError(f"the file cannot be read: {error}") from error
+        raise InputError(f"{name} cannot be read: {error}") from error
 
 
 def _footer(content: bytes) -> int:

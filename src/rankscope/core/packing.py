@@ -79,7 +79,9 @@ def unpack(packed: Any) -> Any:
         from rankscope import tables
 
         return tables.from_bytes(b64decode(inside, validate=True))[0]
-    plain = {"float": float, "path": Path, "bytes": lambda text: b64decode(text, validate=True)}
+    if kind == "bytes":
+        return b64decode(inside, validate=True)
+    plain: dict[str, type] = {"float": float, "path": Path}
     return plain[kind](inside)
 
 
@@ -104,7 +106,7 @@ def _is_record(kind: type[Any]) -> bool:
 
 
 def _fields_of(record: Any) -> dict[str, Any]:
-    names = record._fields if isinstance(record, tuple) else [f.name for f in fields(record)]
+    names = [f.name for f in fields(record)] if is_dataclass(record) else record._fields
     return {name: getattr(record, name) for name in names}
 
 

@@ -67,14 +67,20 @@ class Tabular:
         from rankscope import tables
 
         table, written = tables.from_parquet(path)
-        refusal = f"{path} holds {_name_held(written)}, expected a {cls.__name__}"
+        held = _name_held(written)
+        if held != cls.__name__:
+            what = f"a {held}" if held else "a table without an object of rankscope"
+            raise InputError(f"{path} holds {what}, expected a {cls.__name__}; load another file.")
         try:
             kind, kept = unpack_record(json.loads(written[_KEY]))
-            if kind is cls:
-                return cls._restored(kept, table, json.loads(written[tables.PROVENANCE]))
+            if kind is not cls:
+                raise TypeError(f"{kind} is another class of that name")
+            return cls._restored(kept, table, json.loads(written[tables.PROVENANCE]))
         except (LookupError, ArithmeticError, AttributeError, RuntimeError, TypeError, ValueError):
-            refusal += " that can be read"
-        raise InputError(f"{refusal}; load another file.") from None
+            raise InputError(
+                f"{path} holds a {held} that cannot be read; load another file, or save it again "
+                "with this version of rankscope."
+            ) from None
 
     def _repr_html_(self) -> str:
         """For notebooks: the short text, and the first rows of the table."""
@@ -110,11 +116,11 @@ class Tabular:
 
 
 def _name_held(written: Mapping[str, str]) -> str:
-    """What a file holds, in words, by its metadata."""
+    """The class of what a file holds, by its metadata; nothing if that is none."""
     try:
-        return f"a {json.loads(written[_KEY])['class'].rpartition(':')[2]}"
+        return str(json.loads(written[_KEY])["class"].rpartition(":")[2])
     except (LookupError, AttributeError, RecursionError, TypeError, ValueError):
-        return "no object of rankscope"
+        return ""
 
 
 def plot_along(

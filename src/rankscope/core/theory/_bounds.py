@@ -202,7 +202,10 @@ class Bounds(Tabular):
             if row["metric"] in ("log10_residual", *BOUNDS) and row["value"] is not None
         ]
         table = tables.from_rows(("variant", "layer", "sample", "metric", "value"), rows)
-        roles = dict.fromkeys(set(table["variant"]) & set(BOUNDS), "bound")
+        drawn = set(table["variant"])
+        roles: dict[str, Literal["measured", "bound", "floor"]] = {
+            name: "bound" for name in BOUNDS if name in drawn
+        }
         return figures.by_depth(tables.summary(table), metric="log10_residual", roles=roles)
 
     @property
