@@ -59,7 +59,12 @@ add(
 add("run.claim_runs", run.claim_runs, folder="reproduced")
 D8 = entry("D8", "claim")
 add("run.reproductions", run.reproductions, chosen={D8: {}}, folder="reproduced", redraw=False)
-REPRODUCED = run.reproduce(["D8"], "reproduced")[0]
+ALL_REPRODUCED = run.reproduce(["D8"], "reproduced")
+REPRODUCED = ALL_REPRODUCED[0]
+add("run.Reproductions", run.Reproductions, runs=(REPRODUCED,))
+add("run.Reproductions.plot", ALL_REPRODUCED.plot, metric="seconds")
+add("run.Sweep.plot", SWEPT.plot, metric="residual", x="radius")
+add("run.Sweep.load", run.Sweep.load, path=SWEPT.save("swept.parquet"))
 add("run.Reproduction", run.Reproduction, entry=D8, run=REPRODUCED.run, files={})
 add("run.over_seeds", run.over_seeds, runs=[REPRODUCED.run])
 add("run.ClaimSeries", run.ClaimSeries, runs=(REPRODUCED.run,))

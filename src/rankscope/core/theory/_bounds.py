@@ -28,6 +28,7 @@ from rankscope.core.tracing import Trace
 if TYPE_CHECKING:
     import polars
 
+    from rankscope.results import Role
     from rankscope.show import figures
 
 _SURE = ("beta", "paper_beta", "log10_depth_input_bound")
@@ -203,9 +204,7 @@ class Bounds(Tabular):
         ]
         table = tables.from_rows(("variant", "layer", "sample", "metric", "value"), rows)
         drawn = set(table["variant"])
-        roles: dict[str, Literal["measured", "bound", "floor"]] = {
-            name: "bound" for name in BOUNDS if name in drawn
-        }
+        roles: dict[str, Role] = {name: "bound" for name in BOUNDS if name in drawn}
         return figures.by_depth(tables.summary(table), metric="log10_residual", roles=roles)
 
     @property
