@@ -34,8 +34,8 @@ LAYERS = {
 ORDER = list(LAYERS)
 LAYER_OF = {name: layer for layer, names in LAYERS.items() for name in names}
 # Packages inside a layer, each importing those before it in its row.
-CORE = ("names", "shapes", "weights", "checks", "batches", "metrics", "masks", "network", "tracing",
-        "paths", "deep", "theory", "prediction")  # fmt: skip
+CORE = ("names", "shapes", "packing", "tabular", "weights", "checks", "batches", "metrics", "masks",
+        "network", "tracing", "paths", "deep", "theory", "prediction")  # fmt: skip
 LAZY = {"tables", "results", "show"}
 """What .table, .save and .plot of the core ask for, in a function."""
 OUTSIDE = {"torch", "numpy", "jaxtyping", "lazy_loader"} | set(sys.stdlib_module_names)

@@ -68,10 +68,9 @@ NAMES = {
     """,
     "rankscope.run": """
         ClaimRun ClaimSeries ENGINES Ended Engine Estimate Grid Inline MOST_SEEDS OUTPUT_FOLDER
-        OnOutcome Outcome Plan Processes Progress RayEngine Reproduction Run SUMMARY Setting Status
-        Sweep Work claim_runs drive estimate execute over_seeds plan read_grid reproduce
-        reproductions status sweep
-        table with_metric with_settings
+        OnOutcome Outcome Plan Processes Progress RayEngine Reproduction Reproductions Run
+        SUMMARY Setting Status Sweep Work claim_runs drive estimate execute over_seeds plan
+        read_grid reproduce reproductions status sweep table with_metric with_settings
     """,
     "rankscope.models.text": """
         InputCheck Tokenizer check_texts embed passages

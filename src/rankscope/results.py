@@ -3,9 +3,8 @@
 Does not import torch, nor do the modules that draw, write and print results.
 """
 
-import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import dataclass, field
 from functools import cached_property
 from importlib import import_module
 from pathlib import Path
@@ -15,6 +14,7 @@ import polars as pl
 
 from rankscope import tables
 from rankscope.arguments import Exact, checked
+from rankscope.core.tabular import Tabular
 from rankscope.errors import InputError
 from rankscope.judgements import Judgement as Judgement
 from rankscope.judgements import Verdict as Verdict
@@ -28,7 +28,8 @@ Fate = Literal["collapse", "slow", "noted", "absent", "unknown"]
 Tone = Literal["collapse", "slow", "holds", "neutral"]
 """Of a headline: bad, partly bad, good, neutral."""
 _SHOWN_BY: Final = "rankscope.show.report"
-"""Imported by name when a result is shown, because it imports this module."""
+_DRAWN_BY: Final = "rankscope.show.figures"
+"""By name: what shows results knows them, and is only needed where one is shown."""
 Role = Literal["measured", "bound", "floor"]
 """What a curve shows: a measurement, a bound, or the limit of a number format."""
 
@@ -133,8 +134,8 @@ class Part:
 
 @checked
 @dataclass(frozen=True, repr=False)
-class Result:
-    """A question, the measurements, and the answer in words.
+class Result(Tabular):
+    """A question, what was measured, and what it comes to in words.
 
     >>> table = tables.frame({"layer": [0, 1], "metric": ["rank"] * 2, "value": [4.0, 2.0]})
     >>> Result("ranks", "Ranks", "Does the rank fall?", ("It falls from 4 to 2.",), table, {})
@@ -222,63 +223,28 @@ class Result:
         """For notebooks: the answer, the findings and the first chart."""
         return str(import_module(_SHOWN_BY).notebook(self))
 
+    def plot(self, metric: str | None = None) -> Any:
+        """Its first chart, or the first that shows a ``metric``; else that metric by layer."""
+        figures, known = import_module(_DRAWN_BY), self.table["metric"].unique(maintain_order=True)
+        if metric is not None and metric not in known:
+            raise InputError(f"there is no metric {metric!r}; choose one of {', '.join(known)}.")
+        for drawing in self.all_drawings:
+            if metric is None or metric in figures.metrics_of(drawing, self):
+                return figures.draw(drawing, self)
+        options = {} if metric is None else {"metrics": [metric]}
+        return figures.draw(Drawing("by_layer", options=options), self)
+
 
 __all__ = ["read", "write"]
-
-_KEY: Final = "rankscope.result"
 
 
 @checked
 def write(result: Result, path: str | Path) -> Path:
-    """Write a result; equal results have equal files."""
-    names = [field.name for field in fields(result) if field.name not in ("table", "provenance")]
-    written = json.dumps({name: getattr(result, name) for name in names}, default=_plain)
-    return tables.write(result.table, path, result.provenance, {_KEY: written})
+    """Write a whole result; equal results make equal files."""
+    return result.save(path)
 
 
 @checked
 def read(path: str | Path) -> Result:
-    """Read a result written by ``write``."""
-    table, written = tables.from_parquet(path)
-    try:
-        kept, provenance = (json.loads(written[key]) for key in (_KEY, tables.PROVENANCE))
-        return Result(table=table, provenance=provenance, **_typed(kept))
-    except (LookupError, TypeError, ValueError, AttributeError, RecursionError) as error:
-        raise InputError(f"{path} contains a table, but not a valid result.") from error
-
-
-def _plain(value: Any) -> Any:
-    return dict(value) if isinstance(value, Mapping) else asdict(value)
-
-
-_RECORDS: Final = {
-    "judgement": Judgement,
-    "beyond": Judgement,
-    "headline": Headline,
-    "findings": Finding,
-    "parts": Part,
-    "metrics": Metric,
-    "drawings": Drawing,
-    "listings": Listing,
-}
-"""Fields of a result and its parts that hold one dataclass or a tuple of them."""
-
-
-def _typed(kept: dict[str, Any]) -> dict[str, Any]:
-    """Fields of a dataclass from JSON values; options of a drawing are not converted."""
-    typed = {}
-    for name, value in kept.items():
-        record = _RECORDS.get(name)
-        if record and isinstance(value, dict):
-            typed[name] = record(**_typed(value))
-        elif record and isinstance(value, list):
-            typed[name] = tuple(record(**_typed(inner)) for inner in value)
-        elif name == "only":
-            typed[name] = {column: tuple(labels) for column, labels in value.items()}
-        else:
-            typed[name] = value if name == "options" else _tuples(value)
-    return typed
-
-
-def _tuples(value: Any) -> Any:
-    return tuple(map(_tuples, value)) if isinstance(value, list) else value
+    """A result as written by ``write``."""
+    return Result.load(path)

@@ -8,13 +8,13 @@ import hashlib
 import io
 import json
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Final
 
 import polars as pl
 
-from rankscope.arguments import Finite, Range, checked
+from rankscope.arguments import FROM_PANDAS, Finite, Range, checked
 from rankscope.errors import InputError, KindError
 from rankscope.process import write_file
 
@@ -95,6 +95,32 @@ def from_rows(names: Sequence[str], rows: Iterable[Sequence[Any]]) -> pl.DataFra
         for name, value in zip(names, row, strict=True):
             columns[name].append(value)
     return frame(columns)
+
+
+def _from_pandas(given: Any) -> pl.DataFrame:
+    """A pandas frame as a table; a gap is null, but NaN stays NaN where numbers are real."""
+
+    def entries(column: Any, kind: type[pl.DataType] | None) -> Iterator[Any]:
+        for value, gap in zip(column.tolist(), column.isna().tolist(), strict=True):
+            if gap:
+                yield value if kind is pl.Float64 and isinstance(value, float) else None
+            else:  # pandas holds whole numbers with gaps as floats
+                is_whole = kind is pl.Int64 and isinstance(value, float) and value.is_integer()
+                yield int(value) if is_whole else value
+
+    try:
+        return pl.DataFrame(
+            [
+                pl.Series(str(name), list(entries(given[name], kind)), dtype=kind)
+                for name, kind in ((name, COLUMNS.get(name)) for name in given.columns)
+            ]
+        )
+    except (*_UNREADABLE, AttributeError, TypeError, ValueError, OverflowError) as error:
+        first, *_ = str(error).splitlines() or [""]
+        raise InputError(f"the pandas frame cannot be read as a table: {first}") from None
+
+
+FROM_PANDAS[:] = [_from_pandas]
 
 
 @checked
@@ -280,6 +306,17 @@ def axis_name(name: str, columns: Sequence[str]) -> str:
     return "layers" if name == "depth" and name not in columns and "layers" in columns else name
 
 
+@checked
+def axes_of(columns: Sequence[str]) -> list[str]:
+    """The columns of a sweep's table that are axes of its grid.
+
+    >>> axes_of(["run", "heads", "layer", "layer_in_run", "metric", "value"])
+    ['heads', 'layer']
+    """
+    ours = {name for name in columns if name in COLUMNS and name + IN_RUN not in columns}
+    return [name for name in columns if name not in ours and not name.endswith(IN_RUN)]
+
+
 def _at_layer(
     rows: pl.DataFrame, along: Sequence[str], layer: int | None, *, every: bool
 ) -> pl.DataFrame:
@@ -370,17 +407,26 @@ def from_parquet(path: str | Path) -> tuple[pl.DataFrame, dict[str, str]]:
         raise InputError(f"{path} does not exist.")
     try:
         content = path.read_bytes()
-        footer = _footer(content)
-        start = footer - _DIGEST_BYTES
-        expected = hashlib.sha256(content[: max(start, 0)] + content[max(footer, 0) :]).digest()
-        if start < 0 or content[start:footer] != expected:
-            raise InputError(
-                f"{path} is damaged, or was not written by rankscope: its digest is missing or "
-                "wrong; use another copy, or write it again."
-            )
+    except OSError as error:
+        raise InputError(f"{path} cannot be read: {error}") from error
+    return from_bytes(content, str(path))
+
+
+@checked
+def from_bytes(content: bytes, name: str = "this file") -> tuple[pl.DataFrame, dict[str, str]]:
+    """The table and the metadata that ``to_parquet`` was given; errors call it by ``name``."""
+    footer = _footer(content)
+    start = footer - _DIGEST_BYTES
+    expected = hashlib.sha256(content[: max(start, 0)] + content[max(footer, 0) :]).digest()
+    if start < 0 or content[start:footer] != expected:
+        raise InputError(
+            f"{name} is damaged, or was not written by rankscope: its digest is missing or wrong; "
+            "take another copy of it, or write it again."
+        )
+    try:
         return pl.read_parquet(io.BytesIO(content)), pl.read_parquet_metadata(io.BytesIO(content))
     except _UNREADABLE as error:
-        raise InputError(f"{path} cannot be read: {error}") from error
+        raise InputError(f"{name} cannot be read: {error}") from error
 
 
 def _footer(content: bytes) -> int:

@@ -28,7 +28,7 @@ def test_it_returns_where_the_results_are_and_how_many(tmp_path):
     assert (whole.total, whole.done, whole.before, whole.failed) == (4, 4, 2, 0)
     assert len(seen) == 2
     assert whole.folder == tmp_path / "out"
-    table = whole.table.collect()
+    table = whole.table
     assert table.columns[:3] == ["run", "layers", "seed"]
     assert table.select("layers", "seed").unique(maintain_order=True).rows() == [
         (1, 0),
@@ -50,7 +50,7 @@ def test_points_that_are_the_same_run_are_merged(tmp_path):
     once = rankscope.sweep(
         {**grid, "axes": {"mask_a": ["full"]}}, tmp_path / "one", engine="inline"
     )
-    assert found.table.collect().equals(once.table.collect())
+    assert found.table.equals(once.table)
 
 
 def test_a_run_at_several_points_is_in_the_table_with_the_settings_of_each(tmp_path):
@@ -59,7 +59,7 @@ def test_a_run_at_several_points_is_in_the_table_with_the_settings_of_each(tmp_p
     del grid["quick"]
     found = rankscope.sweep(grid, tmp_path / "out", engine="inline")
     assert (found.total, found.merged, rankscope.run.status(found.folder).total) == (3, 1, 3)
-    rows = found.table.collect()
+    rows = found.table
     points = rows.select("mask", "radius").unique(maintain_order=True).rows()
     assert points == [("full", 1), ("full", 2), ("window:1", 1), ("window:2", 2)]
     full = [rows.filter(mask="full", radius=radius).drop("radius") for radius in (1, 2)]

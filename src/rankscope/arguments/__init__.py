@@ -35,6 +35,8 @@ Seed = Annotated[int, Range(0, 2**63 - 1)]
 Finite = Annotated[float, Range()]
 Positive = Annotated[float, Range(5e-324)]
 Share = Annotated[float, Range(0, 1)]
+FROM_PANDAS: list[Callable[[Any], Any]] = []
+"""What makes one of our tables of a pandas frame, once ``rankscope.tables`` is imported."""
 Thing = TypeVar("Thing", bound=Callable[..., Any])
 
 
@@ -102,6 +104,9 @@ def _guarded(function: Callable[..., Any], owner: type | None) -> Callable[..., 
         nonlocal guard
         if guard is None:
             guard = _Guard(function, owner)
+        if "pandas" in sys.modules:
+            given = tuple(map(_without_pandas, given))
+            named = {name: _without_pandas(value) for name, value in named.items()}
         return function(*guard.take_places(given), **guard.take_names(named))
 
     call.__checked__ = True  # type: ignore[attr-defined]
@@ -134,6 +139,21 @@ class _Argument(NamedTuple):
 
 
 _ANYTHING = _Argument()
+
+
+def _without_pandas(value: Any) -> Any:
+    """A pandas frame as a polars one, also in a list or as a mapping's value; else the value."""
+    kind = type(value)
+    if kind in (list, tuple) and any(map(_is_pandas, value)):
+        return kind(map(_without_pandas, value))
+    if kind is dict and any(map(_is_pandas, value.values())):
+        return {name: _without_pandas(entry) for name, entry in value.items()}
+    return FROM_PANDAS[0](value) if FROM_PANDAS and _is_pandas(value) else value
+
+
+def _is_pandas(value: object) -> bool:
+    kind = type(value)
+    return kind.__name__ == "DataFrame" and kind.__module__.partition(".")[0] == "pandas"
 
 
 class _Guard:

@@ -15,6 +15,7 @@ from ._ray import RayEngine as RayEngine
 from ._reproduce import MOST_SEEDS as MOST_SEEDS
 from ._reproduce import SUMMARY as SUMMARY
 from ._reproduce import Reproduction as Reproduction
+from ._reproduce import Reproductions as Reproductions
 from ._reproduce import reproduce as reproduce
 from ._reproduce import reproductions as reproductions
 from ._results import table as table

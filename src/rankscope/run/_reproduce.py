@@ -2,25 +2,30 @@
 
 import math
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from dataclasses import fields as dataclass_fields
 from functools import partial
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, overload
+
+import polars as pl
 
 from rankscope import results
 from rankscope.arguments import checked
 from rankscope.core.checks import whole
+from rankscope.core.tabular import Tabular
 from rankscope.errors import InputError, RankscopeError
 from rankscope.experiments import Entry, Scale, entries, entry
+from rankscope.numerals import plural
 from rankscope.process import OnStep, silent
 from rankscope.results import Result
 from rankscope.run._engine import Outcome, Run, carry_out
 from rankscope.run._status import ClaimRun, claim_run, claim_runs, over_seeds
 from rankscope.run._store import NAME, OUTPUT_FOLDER, Ended, Store, digest_of
-from rankscope.show import report
+from rankscope.show import figures, report
 
 SUMMARY: Final = "reproduce.html"
 MOST_SEEDS: Final = 1000
@@ -43,6 +48,80 @@ class Reproduction:
 
 
 @checked
+@dataclass(frozen=True, repr=False)
+class Reproductions(Tabular, Sequence[Reproduction]):
+    """What became of several claims, one ``Reproduction`` for each run, in order."""
+
+    runs: tuple[Reproduction, ...]
+
+    @overload
+    def __getitem__(self, place: int) -> Reproduction: ...
+    @overload
+    def __getitem__(self, place: slice) -> tuple[Reproduction, ...]: ...
+    def __getitem__(self, place: int | slice) -> Reproduction | tuple[Reproduction, ...]:
+        return self.runs[place]
+
+    def __len__(self) -> int:
+        return len(self.runs)
+
+    @property
+    def table(self) -> pl.DataFrame:
+        """One row per run: claim, verdict, what lies beyond, seed, seconds, and why it failed."""
+        rows = [
+            {
+                "claim": each.entry.id,
+                "verdict": each.run.judgement and each.run.judgement.verdict,
+                "beyond": each.run.beyond and each.run.beyond.verdict,
+                "statement": each.entry.title,
+                "seed": each.run.seed,
+                "scale": each.run.scale,
+                "seconds": each.run.seconds,
+                "from_before": each.from_before,
+                "failure": each.run.failure or None,
+            }
+            for each in self.runs
+        ]
+        return pl.DataFrame(rows, schema=_COLUMNS)
+
+    def plot(self, metric: str | None = None) -> figures.Figure:
+        """How many of its checks each claim met, or another ``metric``: ``seconds``."""
+        rows = [
+            (each.entry.id, name, value)
+            for each in self.runs
+            for name, value in (("checks_met", _share_met(each.run)), ("seconds", each.run.seconds))
+            if value is not None
+        ]
+        schema = {"claim": pl.String, "metric": pl.String, "value": pl.Float64}
+        table = (
+            pl.DataFrame(rows, schema=schema, orient="row")
+            .with_row_index("run")
+            .cast({"run": pl.String})
+        )
+        return figures.by_axis(table, metric=metric or "checks_met", x="claim")
+
+    def __repr__(self) -> str:
+        verdicts = Counter(verdict or "failed" for verdict in self.table["verdict"])
+        counts = ", ".join(f"{count} {verdict}" for verdict, count in verdicts.items())
+        return f"Reproductions({plural(len(self.runs), 'run')} of claims: {counts or 'none'})"
+
+
+_COLUMNS: Final = {
+    **dict.fromkeys(("claim", "verdict", "beyond", "statement"), pl.String),
+    "seed": pl.Int64,
+    "scale": pl.String,
+    "seconds": pl.Float64,
+    "from_before": pl.Boolean,
+    "failure": pl.String,
+}
+
+
+def _share_met(run: ClaimRun) -> float | None:
+    """The share of the checks of a claim, on its domain, that were met; None without any."""
+    checks = run.judgement.checks if run.judgement is not None else {}
+    return sum(checks.values()) / len(checks) if checks else None
+
+
+@checked
 def reproduce(
     ids: Sequence[str] = (),
     folder: str | Path = OUTPUT_FOLDER,
@@ -51,8 +130,8 @@ def reproduce(
     seeds: int = 1,
     fresh: bool = False,
     **options: Any,
-) -> list[Reproduction]:
-    """Re-check claims by id, or all of them; write their files and a summary to ``folder``.
+) -> Reproductions:
+    """Re-check claims by their ids, or all of them; their files and a summary go into ``folder``.
 
     >>> [claim.result.verdict for claim in reproduce(["D8"], "out")]
     ['holds']
@@ -73,8 +152,9 @@ def reproduce(
     for name in options:
         if not any(name in fields for fields in given.values()):
             named = ", ".join(claim.id for claim in chosen)
-            raise InputError(f"unknown option {name!r}: none of {named} has such a field.")
-    return list(reproductions(given, folder, scale=scale, seeds=seeds, fresh=fresh))
+            raise InputError(f"none of {named} has a field {name!r}.")
+    done = reproductions(given, folder, scale=scale, seeds=seeds, fresh=fresh)
+    return Reproductions(tuple(done))
 
 
 @checked

@@ -6,14 +6,16 @@ All runs are checked and get their keys before the first one starts.
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Self
 
+from rankscope import tables
 from rankscope.arguments import checked
 from rankscope.ask import Sources, ask, nearest, readers
 from rankscope.core.checks import whole
+from rankscope.core.tabular import Tabular
 from rankscope.errors import InputError, RankscopeError
 from rankscope.experiments import Entry, entry
 from rankscope.numerals import duration, plural
@@ -28,6 +30,8 @@ from rankscope.version import __version__
 
 if TYPE_CHECKING:
     import polars as pl
+
+    from rankscope.show import figures
 
 
 _EXPERIMENT: Final = "experiment"
@@ -205,21 +209,54 @@ def estimate(runs: Sequence[Run]) -> Estimate:
 
 @checked
 @dataclass(frozen=True, repr=False)
-class Sweep(Progress):
+class Sweep(Tabular, Progress):
     """The outcome of a sweep: its counts, failures and results."""
 
     folder: Path = Path()
     merged: int = 0  # points of the grid whose run is a duplicate
+    _loaded: "pl.DataFrame | None" = field(default=None, repr=False, compare=False)
+    """The table, of a sweep that was read from a file: its folder may be elsewhere."""
 
     @property
     def failures(self) -> tuple[Ended, ...]:
         """The failed runs with their errors."""
         return status(self.folder).failures if self.failed else ()
 
+    def scan(self) -> "pl.LazyFrame":
+        """All results, read when they are needed: a lazy polars frame; see ``run.table``."""
+        return self._loaded.lazy() if self._loaded is not None else _results.table(self.folder)
+
     @property
-    def table(self) -> "pl.LazyFrame":
-        """All results: ``run``, one column per axis, then those of the long table."""
-        return _results.table(self.folder)
+    def table(self) -> "pl.DataFrame":
+        """All results: ``run``, a column for each axis, then those of the long table."""
+        return self.scan().collect()
+
+    def plot(self, metric: str | None = None, **axes: Any) -> "figures.Figure":
+        """A metric, by default the first, along the axes that vary; see ``figures.by_axis``.
+
+        ``axes`` are its options, such as ``x``, ``color`` and ``facet``. Unless given, they are
+        the axes with several values, in the grid's order.
+        """
+        from rankscope.show import figures
+
+        rows = self.table
+        if not rows.height:
+            raise InputError(f"no run in {self.folder} is done, so there is nothing to draw.")
+        names = tables.axes_of(rows.columns)
+        varied = [name for name in names if rows[name].n_unique() > 1]
+        apart = [name for name in varied if name not in tables.POOLED] or varied or names
+        if not axes:
+            axes = dict(zip(("x", "color", "facet"), apart, strict=False))
+        return figures.by_axis(rows, metric=metric or rows["metric"][0], **axes)
+
+    def _kept(self) -> dict[str, Any]:
+        return {name: value for name, value in super()._kept().items() if name != "_loaded"}
+
+    @classmethod
+    def _restored(
+        cls, kept: dict[str, Any], table: "pl.DataFrame", origin: Mapping[str, Any]
+    ) -> Self:
+        return super()._restored({**kept, "_loaded": table}, table, origin)
 
     def __str__(self) -> str:
         before = f" ({self.before:,} earlier)" if self.before else ""
@@ -254,7 +291,7 @@ def sweep(
 
     >>> asked = {"heads": 1, "width": 8, "length": 4, "samples": 1, "axes": {"layers": [1, 2]}}
     >>> found = sweep(asked, "depths", engine="inline")
-    >>> found.done, found.failed, found.table.collect()["layers"].unique().sort().to_list()
+    >>> found.done, found.failed, found.table["layers"].unique().sort().to_list()
     (2, 0, [1, 2])
 
     ``grid`` is a TOML file, a mapping or a plan; it is checked before anything runs. ``engine`` is

@@ -404,5 +404,6 @@ def test_a_file_of_an_earlier_version_can_be_read(tmp_path):
 
     traced = trace(Network.random(Spec(2, 2, 8)), X)
     old = {"model": "Network", "spec": "abc", "seed": 0, "versions": {}, "notes": {}}
-    path = tables.write(traced.table, tmp_path / "old.parquet", old)
+    held = {"rankscope.object": '{"class": "rankscope.core.tracing._trace:Trace", "fields": {}}'}
+    path = tables.write(traced.table, tmp_path / "old.parquet", old, held)
     assert Trace.load(path).provenance == Provenance("Network", "abc", 0, {}, {})

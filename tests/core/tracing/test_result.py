@@ -62,7 +62,11 @@ def test_load_refuses(kind, tmp_path):
 )
 def test_load_refuses_another_kind_of_table(provenance, tmp_path):
     path = tables.write(traced().table, tmp_path / "t.parquet", provenance)
-    with pytest.raises(InputError, match=r"t\.parquet holds another kind of table"):
+    with pytest.raises(InputError, match=r"t\.parquet holds a table without an object"):
+        Trace.load(path)
+    held = {"rankscope.object": '{"class": "rankscope.core.tracing._trace:Trace", "fields": {}}'}
+    tables.write(traced().table, path, provenance, held)
+    with pytest.raises(InputError, match=r"t\.parquet holds a Trace that cannot be read"):
         Trace.load(path)
 
 

@@ -51,6 +51,10 @@ add("paths.Path.of", paths.Path.of, **{"*0": 0, "*1": None})
 add("paths.Path.check", PATH.check, layers=2, heads=2)
 add("paths.PathCounts", paths.PathCounts, layers=2, heads=2)
 add("paths.TopPaths", paths.TopPaths, paths=(PATH,), values=(1.0,), proven=True, missed_at_most=0.0)
+TOP = paths.top_paths(NET, X, count=2)
+add("paths.TopPaths.plot", TOP.plot, metric="residual_contribution")
+add("paths.TopPaths.save", TOP.save, path="top.parquet")
+add("paths.TopPaths.load", paths.TopPaths.load, path=TOP.save("kept_top.parquet"))
 add("paths.HeadShares", paths.HeadShares, contributions=X[None, None], output=X, columns={})
 add(
     "paths.PathLengths",
@@ -61,5 +65,5 @@ add(
     sums=(X,),
     complete=True,
     columns={},
-    _question=paths.path_lengths(NET, X)._question,
+    _errors=(0.0,),
 )

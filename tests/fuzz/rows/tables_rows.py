@@ -43,6 +43,8 @@ add(
 METRIC = metric_catalogue.metric("residual")
 add("tables.read", tables.read, path=WRITTEN)
 add("tables.to_parquet", tables.to_parquet, table=LAYERS, metadata={"a": "b"})
+add("tables.from_bytes", tables.from_bytes, content=WRITTEN.read_bytes(), name="a")
+add("tables.axes_of", tables.axes_of, columns=["run", "heads", "metric", "value"])
 add("tables.from_parquet", tables.from_parquet, path=WRITTEN)
 add("results.write", results.write, result=RESULT, path="again.parquet")
 add("results.read", results.read, path=RECORD)

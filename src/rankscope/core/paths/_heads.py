@@ -13,6 +13,7 @@ from rankscope.core.network import Network
 from rankscope.core.paths._frozen import check_layer, frozen_steps
 from rankscope.core.paths._shares import Columns, Shares, mean_shares
 from rankscope.core.shapes import Hidden
+from rankscope.core.tabular import Tabular
 from rankscope.numerals import short, some
 
 if TYPE_CHECKING:
@@ -23,8 +24,8 @@ if TYPE_CHECKING:
 
 @checked
 @dataclass(frozen=True, repr=False)
-class HeadShares:
-    """The part of the output that all paths through each head carry.
+class HeadShares(Tabular):
+    """The part of the output carried by all paths through each head.
 
     ``contributions`` are ``(layer, head, batch, token, feature)``. Contributions of heads in
     different layers overlap, because a path passes through several; those of one layer do not.
@@ -64,11 +65,11 @@ class HeadShares:
 
         return tables.frame(self.columns)
 
-    def plot(self) -> "figures.Figure":
-        """Residual shares, layers against heads."""
+    def plot(self, metric: str | None = None) -> "figures.Figure":
+        """Residual shares, or another ``metric``, layers against heads."""
         from rankscope.show import figures
 
-        return figures.head_map(self.table)
+        return figures.head_map(self.table, metric=metric or "residual_share")
 
 
 @checked

@@ -24,6 +24,7 @@ from rankscope.core.paths import _frozen
 from rankscope.core.paths._frozen import Check, FrozenStep, Kind, Streams, check_layer, frozen_steps
 from rankscope.core.paths._shares import Columns, Shares, chunk_size, mean_shares
 from rankscope.core.shapes import Hidden
+from rankscope.core.tabular import Tabular, plot_along
 from rankscope.errors import InputError, RankscopeError
 from rankscope.numerals import short, some
 
@@ -38,8 +39,8 @@ Count = Literal["attention", "mlp", "both"]
 
 @checked
 @dataclass(frozen=True, repr=False)
-class PathLengths:
-    """The contribution of paths of each length to the last layer, and their shares in every layer.
+class PathLengths(Tabular):
+    """What paths of each length contribute to the last layer, and their shares in every layer.
 
     ``contributions`` are ``(length, batch, token, feature)``; with ``bias``, the contribution of
     the biases, they sum to ``output``, the output of the network. ``sums`` are the sums over all
@@ -52,7 +53,8 @@ class PathLengths:
     sums: tuple[Hidden, ...]
     complete: bool
     columns: Columns
-    _question: "_Question" = field(repr=False)
+    _errors: "_Question | tuple[float, ...]" = field(repr=False)
+    """Those of ``errors``, or what they are computed from when they are first read."""
 
     def __repr__(self) -> str:
         lengths, samples, tokens, _ = self.contributions.shape
@@ -91,9 +93,12 @@ class PathLengths:
         For this check the biases are propagated through the network, not computed as the
         difference, and the states are those of a plain forward pass.
         """
+        question = self._errors
+        if isinstance(question, tuple):
+            return question
         if not self.complete:
             return (float("nan"),) * len(self.sums)
-        given = self._question.network, self._question.x, self._question.token_mask
+        given = question.network, question.x, question.token_mask
         with torch.no_grad():
             layers = zip(self.sums, _biases(*given), Network.states(*given), strict=True)
             return tuple(_error(total + bias, state, given[2]) for total, bias, state in layers)
@@ -115,12 +120,18 @@ class PathLengths:
 
         return tables.frame(self.columns)
 
-    def plot(self) -> "figures.Figure":
-        """The shares at the last layer by length."""
+    def plot(self, metric: str | None = None) -> "figures.Figure":
+        """Residual shares, or another ``metric``, at the last layer against the length."""
         from rankscope import tables
         from rankscope.show import figures
 
+        if metric not in (None, "residual_share"):
+            last = self.table.filter(self.table["layer"] == len(self.sums))
+            return plot_along(last, "length", "path length", metric)
         return figures.by_length(tables.summary(self.table))
+
+    def _kept(self) -> dict[str, Any]:
+        return {**super()._kept(), "_errors": self.errors}  # the network is not saved
 
 
 @checked

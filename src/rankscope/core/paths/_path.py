@@ -3,8 +3,8 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import combinations, product
-from math import comb, exp, lgamma, log
-from typing import cast
+from math import comb, exp, lgamma, log, log10
+from typing import TYPE_CHECKING, cast
 
 import torch
 from jaxtyping import Float
@@ -15,8 +15,15 @@ from rankscope.core.checks import whole
 from rankscope.core.network import Block, Network
 from rankscope.core.paths._frozen import FrozenStep, Streams, check_layer, frozen_steps
 from rankscope.core.shapes import Hidden
+from rankscope.core.tabular import Tabular, plot_along
 from rankscope.errors import InputError
+from rankscope.numerals import plural, power_of_ten
 from rankscope.streams import stream
+
+if TYPE_CHECKING:
+    import polars
+
+    from rankscope.show import figures
 
 _MOST = 10_000
 """The largest number of layers, and of heads, for which paths are counted."""
@@ -111,9 +118,9 @@ def sample_paths(
 
 
 @checked
-@dataclass(frozen=True)
-class PathCounts:
-    """The number of paths of each length, and their proportions."""
+@dataclass(frozen=True, repr=False)
+class PathCounts(Tabular):
+    """How many paths of each length there are, and what part of all they make."""
 
     layers: int
     heads: int
@@ -131,6 +138,26 @@ class PathCounts:
         """``(H + 1)^L``, exactly."""
         total: int = (self.heads + 1) ** self.layers
         return total
+
+    @property
+    def table(self) -> "polars.DataFrame":
+        """By length: ``proportion`` of all paths, and ``log10_count``."""
+        from rankscope import tables
+
+        counts = [(k, "log10_count", log10(count)) for k, count in enumerate(self.counts)]
+        shares = [(k, "proportion", share) for k, share in enumerate(self.proportions)]
+        return tables.from_rows(("length", "metric", "value"), shares + counts)
+
+    def plot(self, metric: str | None = None) -> "figures.Figure":
+        """Proportions, or another ``metric``, against the length."""
+        return plot_along(self.table, "length", "path length", metric)
+
+    def __repr__(self) -> str:
+        total = power_of_ten(self.layers * log10(self.heads + 1))
+        return (
+            f"PathCounts({plural(self.layers, 'layer')}, {plural(self.heads, 'head')}: "
+            f"{total if self.total >= 10**6 else self.total} paths of length 0 to {self.layers})"
+        )
 
     @property
     def proportions(self) -> tuple[float, ...]:

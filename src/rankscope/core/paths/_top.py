@@ -3,6 +3,7 @@
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from itertools import groupby
+from typing import TYPE_CHECKING
 
 import torch
 from jaxtyping import Float
@@ -15,8 +16,14 @@ from rankscope.core.network import Network
 from rankscope.core.paths import _frozen
 from rankscope.core.paths._frozen import FrozenAttention, FrozenBranch, FrozenStep, Longer, Streams
 from rankscope.core.paths._path import Path
+from rankscope.core.tabular import Tabular, plot_along
 from rankscope.errors import InputError
 from rankscope.numerals import MOST_ROWS, cut, short
+
+if TYPE_CHECKING:
+    import polars
+
+    from rankscope.show import figures
 
 _MOST_BYTES = 2**30
 """Bytes that all continued prefixes of a layer may take."""
@@ -29,7 +36,7 @@ Choices = tuple[int | None, ...]
 
 @checked
 @dataclass(frozen=True, repr=False)
-class TopPaths:
+class TopPaths(Tabular):
     """Paths by their residual contribution, largest first.
 
     ``values`` are ``‖res(P_path X W_path)‖_F`` over the whole batch. If ``proven``, no omitted path
@@ -41,6 +48,22 @@ class TopPaths:
     values: tuple[float, ...]
     proven: bool
     missed_at_most: float
+
+    @property
+    def table(self) -> "polars.DataFrame":
+        """One row per path, the largest first: path, length, index, metric, value."""
+        from rankscope import tables
+
+        rows = [
+            (str(path), path.length, index, "residual_contribution", value)
+            for index, (path, value) in enumerate(zip(self.paths, self.values, strict=True), 1)
+        ]
+        names = ("variant", "length", "index", "metric", "value")
+        return tables.from_rows(names, rows).rename({"variant": "path"})
+
+    def plot(self, metric: str | None = None) -> "figures.Figure":
+        """Residual contributions, the largest first."""
+        return plot_along(self.table, "index", "path, the largest first", metric)
 
     def __repr__(self) -> str:
         verdict = "proven" if self.proven else f"up to {short(self.missed_at_most)} missed"

@@ -11,11 +11,11 @@ from torch import Tensor
 from rankscope.arguments import checked
 from rankscope.core.network import Spec
 from rankscope.core.prediction._outcomes import Outcome, read_prediction
+from rankscope.core.tabular import Tabular
 from rankscope.errors import InputError
 from rankscope.numerals import list_words, plural
 
 if TYPE_CHECKING:
-    import altair
     import polars
 
 LOW, HIGH = 0.1, 0.9
@@ -31,7 +31,7 @@ class Band(NamedTuple):
 
 @checked
 @dataclass(frozen=True, repr=False)
-class Prediction:
+class Prediction(Tabular):
     """What random networks of a spec do to tokens, by layer (0 is the input), draw and sample.
 
     ``values`` holds one tensor ``(layer, draw, sample)`` for each metric; metrics that the input
@@ -121,13 +121,6 @@ class Prediction:
             if value == value
         ]
         return tables.from_rows(("layer", "sample", "metric", "value"), rows)
-
-    def plot(self) -> "altair.ConcatChart":
-        """Each metric by layer: the mean over draws and the 10% to 90% band."""
-        from rankscope import tables
-        from rankscope.show import figures
-
-        return figures.by_layer(tables.summary(self.table))
 
     def __repr__(self) -> str:
         return (

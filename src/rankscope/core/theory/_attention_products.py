@@ -8,6 +8,7 @@ coefficient τ, and ``τ(PQ) ≤ τ(P) τ(Q)``.
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -18,9 +19,13 @@ from rankscope.arguments import Count, checked
 from rankscope.core.checks import real, stochastic, valid_mask
 from rankscope.core.masks import Mask, as_mask
 from rankscope.core.metrics import dobrushin
+from rankscope.core.tabular import Tabular
 from rankscope.core.theory._graph_search import Digraph, closed_classes
 from rankscope.errors import InputError, KindError, ShapeError
 from rankscope.numerals import plural, power_of_ten, span_of
+
+if TYPE_CHECKING:
+    import polars
 
 
 def normalize_rows(
@@ -37,7 +42,7 @@ def normalize_rows(
 
 @checked
 @dataclass(frozen=True, repr=False)
-class Ergodicity:
+class Ergodicity(Tabular):
     """τ of each layer's matrix, and log τ of the product of the layers up to it.
 
     Both are ``(layer, ...)``; ``log_products`` are natural logarithms and keep their digits far
@@ -55,6 +60,20 @@ class Ergodicity:
     @property
     def rate(self) -> Float[Tensor, "*batch"]:
         return (self.log_products[-1] / len(self.log_products)).exp()
+
+    @property
+    def table(self) -> "polars.DataFrame":
+        """By layer and sample (the other axes, flattened): τ, and log₁₀ τ of the product."""
+        from rankscope import tables
+
+        by_metric = {"tau": self.each, "log10_tau_of_product": self.log_products / math.log(10)}
+        rows = [
+            (layer, sample, metric, value)
+            for metric, values in by_metric.items()
+            for layer, row in enumerate(values.reshape(len(values), -1).tolist(), start=1)
+            for sample, value in enumerate(row)
+        ]
+        return tables.from_rows(("layer", "sample", "metric", "value"), rows)
 
     def __repr__(self) -> str:
         shape = tuple(self.each.shape[1:])

@@ -14,6 +14,7 @@ from rankscope.core.deep import SplitState, deep_trace
 from rankscope.core.masks import Full
 from rankscope.core.network import MLP, Block, Network, activation, score_entry
 from rankscope.core.shapes import PerSample
+from rankscope.core.tabular import Tabular
 from rankscope.core.theory import _layer_bounds as one_layer
 from rankscope.core.theory._layer_bounds import (
     SCORE_LIMIT,
@@ -26,6 +27,9 @@ from rankscope.core.tracing import Trace
 
 if TYPE_CHECKING:
     import polars
+
+    from rankscope.results import Role
+    from rankscope.show import figures
 
 _SURE = ("beta", "paper_beta", "log10_depth_input_bound")
 """What follows from the weights and the network's input alone."""
@@ -116,7 +120,7 @@ BOUNDS = tuple(_NAMES[_NAMES.index("log10_a_priori_bound") :])
 
 @checked
 @dataclass(frozen=True, repr=False)
-class Bounds:
+class Bounds(Tabular):
     """Bounds on the residual after each layer and over all layers, beside what was measured.
 
     ``applies`` is about the theorem of Dong et al. 2021 for all layers and every sample; if it does
@@ -184,6 +188,24 @@ class Bounds:
                     source = layer.layer - (metric != "log10_residual")
                     doubts.append(metric not in _SURE and (source, sample) in doubtful)
         return tables.frame({**columns, "doubt": doubts} if doubtful else columns)
+
+    def plot(self, metric: str | None = None) -> "figures.Figure":
+        """The residual and every bound on it against depth, or one ``metric`` against the layer."""
+        from rankscope import tables
+        from rankscope.show import figures
+
+        if metric is not None:
+            known = self.table.filter(self.table["value"].is_not_null())
+            return figures.by_layer(tables.summary(known), metrics=metric)
+        rows = [
+            (row["metric"], row["layer"], row["sample"], "log10_residual", row["value"])
+            for row in self.table.iter_rows(named=True)
+            if row["metric"] in ("log10_residual", *BOUNDS) and row["value"] is not None
+        ]
+        table = tables.from_rows(("variant", "layer", "sample", "metric", "value"), rows)
+        drawn = set(table["variant"])
+        roles: dict[str, Role] = {name: "bound" for name in BOUNDS if name in drawn}
+        return figures.by_depth(tables.summary(table), metric="log10_residual", roles=roles)
 
     @property
     def sentences(self) -> tuple[str, ...]:

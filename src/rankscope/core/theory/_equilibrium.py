@@ -1,7 +1,9 @@
 """One equilibrium of a step: how accurate it is, its rank, and whether it is stable."""
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -13,9 +15,15 @@ from rankscope.core.checks import finite, real
 from rankscope.core.metrics import numerical_rank, residual
 from rankscope.core.network import Network
 from rankscope.core.shapes import Hidden
+from rankscope.core.tabular import Tabular, plot_along
 from rankscope.errors import ShapeError
 from rankscope.numerals import plural, short
 from rankscope.streams import stream
+
+if TYPE_CHECKING:
+    import polars
+
+    from rankscope.show import figures
 
 Jacobians = Float[Tensor, "batch output input"]
 
@@ -205,7 +213,7 @@ _ZERO = 1e-20
 
 @checked
 @dataclass(frozen=True, repr=False)
-class Equilibrium:
+class Equilibrium(Tabular):
     """Tokens that one pass through a network returns unchanged.
 
     ``residual`` is ``‖F(X) − X‖_F``. ``distance`` is how far away the exact equilibrium is at most,
@@ -233,6 +241,17 @@ class Equilibrium:
         return self.stability.stable
 
     @property
+    def table(self) -> "polars.DataFrame":
+        """Rank, stability, accuracy and basin, as the only equilibrium (``index`` 1)."""
+        from rankscope import tables
+
+        return tables.from_rows(("index", "metric", "value"), equilibrium_rows([self]))
+
+    def plot(self, metric: str | None = None) -> "figures.Figure":
+        """The rank, or another ``metric``."""
+        return plot_along(self.table, "index", "equilibrium", metric)
+
+    @property
     def isolated(self) -> bool:
         """Known, as far as ``distance`` is, to have no other equilibrium arbitrarily near."""
         return math.isfinite(self.distance)
@@ -248,6 +267,23 @@ class Equilibrium:
             f"{short(stability.radius, digits=4)}, residual {short(self.residual, digits=2)}, "
             f"distance {short(self.distance, digits=2)}{basin})"
         )
+
+
+def equilibrium_rows(equilibria: Sequence[Equilibrium]) -> list[tuple[int, str, float | None]]:
+    """Index, metric and value of all that is known of some equilibria, but for their tokens."""
+    rows: list[tuple[int, str, float | None]] = []
+    for index, equilibrium in enumerate(equilibria, start=1):
+        figures = {
+            "rank": equilibrium.rank,
+            "collapsed": equilibrium.collapsed,
+            "stable": equilibrium.stable,
+            "spectral_radius": equilibrium.stability.radius,
+            "fixed_point_error": equilibrium.residual,
+            "distance": equilibrium.distance,
+            "basin": equilibrium.basin,
+        }
+        rows += [(index, metric, value) for metric, value in figures.items()]
+    return rows
 
 
 @checked

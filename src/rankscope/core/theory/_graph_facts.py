@@ -9,7 +9,7 @@ and only if there is one closed class, and the centers are its members.
 
 import math
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -18,14 +18,20 @@ from torch import Tensor
 from rankscope.arguments import checked
 from rankscope.core.checks import whole
 from rankscope.core.masks import Mask, as_mask, check_matrix
+from rankscope.core.tabular import Tabular, plot_along
 from rankscope.core.theory import _graph_search as search
 from rankscope.core.theory._graph_search import Digraph, Intervals
 from rankscope.errors import KindError, ShapeError, SpecError
 
+if TYPE_CHECKING:
+    import polars
+
+    from rankscope.show import figures
+
 
 @checked
 @dataclass(frozen=True, repr=False)
-class GraphFacts:
+class GraphFacts(Tabular):
     """What the graph of a mask says about collapse; every number is exact.
 
     ``closed_classes`` are the sets of tokens that attend to one another only, ``periods`` the
@@ -69,6 +75,26 @@ class GraphFacts:
         is 1.
         """
         return self.periods == (1,)
+
+    @property
+    def table(self) -> "polars.DataFrame":
+        """The figures, and by closed class (``index``, from 1 on) its ``class_size`` and period."""
+        from rankscope import tables
+
+        classes = list(zip(self.closed_classes, self.periods, strict=True))
+        rows: list[tuple[int | None, str, float]] = [
+            (index, metric, value)
+            for index, (tokens, period) in enumerate(classes, start=1)
+            for metric, value in (("class_size", len(tokens)), ("period", period))
+        ]
+        facts = ("tokens", "edges", "radius", "diameter", "contracts_after", "collapses")
+        rows += [(None, fact, float(getattr(self, fact))) for fact in facts]
+        rows.append((None, "missing_self_loops", len(self.missing_self_loops)))
+        return tables.from_rows(("index", "metric", "value"), rows)
+
+    def plot(self, metric: str | None = None) -> "figures.Figure":
+        """The size, or the ``period``, of each closed class."""
+        return plot_along(self.table, "index", "closed class", metric)
 
     def __str__(self) -> str:
         from rankscope.show import words

@@ -3,7 +3,6 @@
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 from torch import Tensor, nn
@@ -11,6 +10,7 @@ from torch import Tensor, nn
 from rankscope.arguments import checked
 from rankscope.core.batches import batches
 from rankscope.core.network import Network
+from rankscope.core.tabular import Tabular
 from rankscope.core.tracing import _figures
 from rankscope.core.tracing._blocks import Named, find_stack
 from rankscope.core.tracing._figures import DEFAULT_METRICS, Columns, Metrics, SpectraBy
@@ -26,7 +26,6 @@ from rankscope.errors import InputError
 from rankscope.numerals import cut, list_words, mean, short, some, span
 
 if TYPE_CHECKING:
-    import altair
     import polars
 
     from rankscope.results import Result
@@ -155,7 +154,7 @@ def trace_in_batches(
 
 @checked
 @dataclass(frozen=True, repr=False)
-class Trace:
+class Trace(Tabular):
     """Numbers by layer, sample and metric, and where they came from.
 
     ``provenance`` is worked out when it is first read; see ``Provenance``.
@@ -188,13 +187,6 @@ class Trace:
         from rankscope import tables
 
         return tables.frame(self.columns)
-
-    def plot(self) -> "altair.ConcatChart":
-        """Each metric against the layer: the mean over samples in a band of 10 to 90 per cent."""
-        from rankscope import tables
-        from rankscope.show import figures
-
-        return figures.by_layer(tables.summary(self.table))
 
     @property
     def result(self) -> "Result":
@@ -259,23 +251,14 @@ class Trace:
         origin = replace(self.provenance, notes={**self.provenance.notes, **notes})
         return replace(self, provenance=origin)
 
-    def save(self, path: str | Path) -> Path:
-        """Write the table as Parquet with its provenance inside the file."""
-        from rankscope import tables
-
-        return tables.write(self.table, path, asdict(self.provenance))
+    def _origin(self) -> dict[str, Any]:
+        return asdict(self.provenance)
 
     @classmethod
-    def load(cls, path: str | Path) -> Self:
-        """Read what ``save`` wrote."""
-        from rankscope import tables
-
-        table, provenance = tables.read(path)
-        try:
-            origin = Provenance(**provenance)
-        except TypeError:
-            raise InputError(f"{path} holds another kind of table, not a trace.") from None
-        return cls(table.to_dict(as_series=False), origin)
+    def _restored(
+        cls, kept: dict[str, Any], table: "polars.DataFrame", origin: Mapping[str, Any]
+    ) -> Self:
+        return super()._restored(kept, table, Provenance(**origin))  # type: ignore[arg-type]
 
     @classmethod
     def joined(cls, traces: Sequence[Self], *, of_draws: bool = False) -> Self:

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from rankscope.arguments import checked
 from rankscope.core.network import Network
+from rankscope.core.tabular import Tabular
 from rankscope.core.tracing import captured_states, evaluating
 from rankscope.errors import VerificationError
 from rankscope.models.families._family import Family, Original
@@ -64,8 +65,8 @@ float64 rotary tables, which are float32 everywhere, differ by a rounding from d
 
 
 @checked
-@dataclass(frozen=True)
-class Verification:
+@dataclass(frozen=True, repr=False)
+class Verification(Tabular):
     """The relative error of each layer's output."""
 
     family: str
@@ -95,6 +96,12 @@ class Verification:
                     "conversion does not fit this model. rankscope.trace works on it without "
                     "conversion."
                 )
+
+    def __repr__(self) -> str:
+        return (
+            f"Verification of {self.family}: largest relative error of {len(self.errors)} layers "
+            f"{short(self.worst)} (tolerance {short(self.tolerance, digits=1)})"
+        )
 
     def __str__(self) -> str:
         rows = [f"  layer {k:>3}   {short(error)}" for k, error in enumerate(self.errors, start=1)]
