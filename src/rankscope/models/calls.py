@@ -9,7 +9,7 @@ import inspect
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from functools import wraps
-from typing import TYPE_CHECKING, Any, Concatenate, NamedTuple, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, Concatenate, NamedTuple, ParamSpec, TypeVar, cast
 
 import numpy as np
 import torch
@@ -137,11 +137,15 @@ def _of_any_model(
     """The same question, of any model and of inputs of any kind."""
 
     @wraps(function)
-    def call(model: Model, inputs: Inputs, *rest: Any, **options: Any) -> Answer:
-        network, x, options["token_mask"] = as_network(model, inputs, options.get("token_mask"))
+    def call(
+        model: Model, inputs: Inputs, *rest: Options.args, **options: Options.kwargs
+    ) -> Answer:
+        mask: Any = options.get("token_mask")
+        network, x, options["token_mask"] = as_network(model, inputs, mask)
         return function(network, x, *rest, **options)
 
-    return _with_signature(call, function, Model, Inputs)
+    shown: Any = _with_signature(call, function, Model, Inputs)
+    return cast(Callable[Concatenate[Model, Inputs, Options], Answer], shown)
 
 
 Call = TypeVar("Call", bound=Callable[..., Any])
