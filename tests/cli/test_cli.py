@@ -155,7 +155,7 @@ def test_seeds_decide_the_figures(rankscope) -> None:
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        (["diagnose", "--width=10", "--heads=3"], "width=10 does not divide into 3 heads"),
+        (["diagnose", "--width=10", "--heads=3"], "width=10 is not divisible by heads=3"),
         (["diagnose", "--layers=0"], "--layers 0"),
         (["diagnose", "--layers=x"], "--layers"),
         (["diagnose", "--init=magic"], "--init magic"),

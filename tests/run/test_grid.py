@@ -159,7 +159,7 @@ LOOP.append(LOOP)
         ({"axes": {"norm": ["layer", "batch"]}}, "axes.norm[1]: norm='batch' is unknown; choose"),
         ({"axes": {"experiment": ["trace", "trce"]}}, "axes.experiment[1]: there is no experiment"),
         ({"experiment": 3}, "experiment: entry: id_=3 is a int, expected a str"),
-        ({"heads": 5, "axes": {"width": [60, 64]}}, "run 2 of 2 (width=64): width=64 does not"),
+        ({"heads": 5, "axes": {"width": [60, 64]}}, "run 2 of 2 (width=64): width=64 is not"),
         ({"metrics": ["residual", "rank"]}, "metrics: unknown metric 'rank'; choose among"),
         ({"init": {"kind": "lecun", "scal": 1}}, "init: scal is no field of Init; did you mean"),
         ({"scores": "rotory"}, "dot, rotary, relativebias"),

@@ -14,6 +14,7 @@ from .interruption import on_forced_exit as on_forced_exit
 from .interruption import prompt_interruption as prompt_interruption
 from .interruption import stop as stop
 from .memory import available_memory as available_memory
+from .memory import free_address_space as free_address_space
 from .pool import CAN_FORK as CAN_FORK
 from .pool import Answer as Answer
 from .pool import Template as Template

@@ -1,4 +1,4 @@
-"""How much memory there is."""
+"""How much memory and address space there is."""
 
 import os
 from contextlib import suppress
@@ -6,6 +6,7 @@ from pathlib import Path
 
 _CGROUP = Path("/sys/fs/cgroup/memory.max")
 _MEMINFO = Path("/proc/meminfo")
+_LIMITS, _STATM = Path("/proc/self/limits"), Path("/proc/self/statm")
 
 
 def available_memory() -> int | None:
@@ -20,3 +21,13 @@ def available_memory() -> int | None:
         with suppress(OSError, ValueError, AttributeError):
             known.append(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
     return min(known, default=None)
+
+
+def free_address_space() -> int | None:
+    """Bytes of address space that a limit (``ulimit -v``) leaves; None without a limit."""
+    with suppress(OSError, ValueError, StopIteration, AttributeError):
+        rows = _LIMITS.read_text().splitlines()
+        limit = next(row for row in rows if row.startswith("Max address space")).split()[3]
+        used = int(_STATM.read_text().split()[0]) * os.sysconf("SC_PAGE_SIZE")
+        return int(limit) - used  # "unlimited" is no number
+    return None

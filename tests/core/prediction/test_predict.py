@@ -165,12 +165,12 @@ def test_uniform_weights_are_said_to_be_normal_in_the_limit():
 X = tokens(5, 16)
 REFUSED = {
     "nothing": (InputError, {}, "either the tokens x or kernel"),
-    "both": (InputError, {"x": X, "kernel": X @ X.T}, "and not both"),
-    "another width": (ShapeError, {"x": tokens(5, 15)}, r"expected \(\.\.\., 16\) last"),
-    "four axes": (ShapeError, {"x": X[None, None]}, "expected"),
-    "no tokens": (ShapeError, {"x": X[:0]}, "expected"),
-    "NaN": (InputError, {"x": X * math.nan}, "finite"),
-    "whole numbers": (KindError, {"x": X.long()}, "x"),
+    "both": (InputError, {"inputs": X, "kernel": X @ X.T}, "and not both"),
+    "another width": (ShapeError, {"inputs": tokens(5, 15)}, r"expected \(\.\.\., 16\) last"),
+    "four axes": (ShapeError, {"inputs": X[None, None]}, "expected"),
+    "no tokens": (ShapeError, {"inputs": X[:0]}, "expected"),
+    "NaN": (InputError, {"inputs": X * math.nan}, "finite"),
+    "whole numbers": (KindError, {"inputs": X.long()}, "x"),
     "no symmetry": (InputError, {"kernel": torch.ones(3, 3).triu()}, "is not symmetric"),
     "no Gram matrix": (InputError, {"kernel": -torch.eye(3)}, "an eigenvalue of -1"),
     "too many directions": (
@@ -178,16 +178,16 @@ REFUSED = {
         {"kernel": torch.eye(17)},
         "more than 16 positive eigenvalues",
     ),
-    "no draws": (RankscopeError, {"x": X, "draws": 0}, "draws"),
-    "a negative seed": (RankscopeError, {"x": X, "seed": -1}, "seed"),
+    "no draws": (RankscopeError, {"inputs": X, "draws": 0}, "draws"),
+    "a negative seed": (RankscopeError, {"inputs": X, "seed": -1}, "seed"),
     "a mask of another length": (
         ShapeError,
-        {"x": X, "token_mask": torch.ones(4, dtype=torch.bool)},
+        {"inputs": X, "token_mask": torch.ones(4, dtype=torch.bool)},
         "token_mask",
     ),
     "nothing but padding": (
         InputError,
-        {"x": X, "token_mask": torch.zeros(5, dtype=torch.bool)},
+        {"inputs": X, "token_mask": torch.zeros(5, dtype=torch.bool)},
         "token",
     ),
 }

@@ -22,7 +22,6 @@ def test_no_module_has_the_name_of_something_exported():
 
 def test_there_is_one_class_called_bounds():
     assert rankscope.Bounds is theory.Bounds
-    assert rankscope.bounds is theory.bounds
     named = {
         value
         for module in list(sys.modules.values())

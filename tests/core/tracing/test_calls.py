@@ -176,7 +176,7 @@ def test_the_stack_is_recorded(tokens):
 def test_torchscript_cannot_be_watched(tokens):
     scripted = torch.jit.trace(Model(in_turn).eval(), tokens(2, 5, 8))
     for blocks in (None, "layers"):
-        with pytest.raises(KindError, match="the model it was made from"):
+        with pytest.raises(KindError, match="the model that was scripted"):
             trace(scripted, tokens(2, 5, 8), blocks=blocks)
 
 

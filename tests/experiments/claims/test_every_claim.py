@@ -116,7 +116,7 @@ def test_the_papers_models_are_tried_unless_others_are_named(name: str) -> None:
 @pytest.mark.parametrize(
     ("name", "nothing", "message"),
     [
-        ("d1", {"kinds": ("nonsense",)}, "no kind of network 'nonsense'; choose pure attention"),
+        ("d1", {"kinds": ("nonsense",)}, "unknown kind of network 'nonsense'; choose one of pure"),
         ("d1", {"kinds": ()}, "got no tables"),
         ("d2", {"heads": ()}, "at least one number of heads"),
         ("d3", {"gains": ()}, "at least one activation and one gain"),

@@ -290,7 +290,7 @@ def test_a_home_folder(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     [
         ({"dtype": torch.int8}, "dtype=torch.int8"),
         ({"dtype": "float32"}, "dtype='float32'"),
-        ({"device": "nowhere"}, "device='nowhere'"),
+        ({"device": "nowhere"}, "device 'nowhere'"),
         ({"revision": "main"}, "revision"),
         ({"device_map": "auto"}, "device_map"),
     ],

@@ -65,7 +65,7 @@ def test_what_cannot_be_drawn_is_one_sentence(tmp_path):
 
 def test_little_address_space_is_one_sentence(tmp_path, monkeypatch):
     _chart.check_address_space.cache_clear()
-    monkeypatch.setattr(_chart.resource, "getrlimit", lambda _: (20 * 2**30, 20 * 2**30))
+    monkeypatch.setattr(_chart, "free_address_space", lambda: 20 * 2**30)
     with pytest.raises(InputError, match=r"66 GiB of address space.*ulimit -v unlimited"):
         figures.save({"mark": "point"}, tmp_path / "chart.svg")
     _chart.check_address_space.cache_clear()

@@ -9,7 +9,6 @@ import io
 import json
 import re
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from textwrap import wrap
@@ -21,15 +20,10 @@ import vl_convert
 from rankscope.arguments import checked
 from rankscope.errors import InputError, KindError
 from rankscope.numerals import gigabytes
-from rankscope.process import write_file
+from rankscope.process import free_address_space, write_file
 from rankscope.show.display import template
 from rankscope.show.figures import _theme as theme
 from rankscope.show.figures._theme import Figure
-
-try:
-    import resource
-except ImportError:  # on Windows, where no process has such limits
-    resource = None  # type: ignore[assignment]
 
 # The version of Vega-Lite that Altair writes for, as vl-convert names it.
 VEGA_LITE = ".".join(alt.SCHEMA_VERSION.removeprefix("v").split(".")[:2])
@@ -274,14 +268,8 @@ def _render(renderer: Callable[..., Any], spec: Mapping[str, Any], **options: An
 @cache  # once the renderer has started, it needs no more
 def check_address_space() -> None:
     """Raise if ``ulimit -v`` leaves too little for the renderer, which would end the process."""
-    if resource is None:  # on Windows
-        return
-    limit, _ = resource.getrlimit(resource.RLIMIT_AS)
-    if limit == resource.RLIM_INFINITY:
-        return
-    with suppress(OSError, ValueError):
-        limit -= int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
-    if limit < _ADDRESS_SPACE:
+    limit = free_address_space()
+    if limit is not None and limit < _ADDRESS_SPACE:
         raise InputError(
             f"charts and pages cannot be drawn: their renderer needs {gigabytes(_ADDRESS_SPACE)} "
             f"of address space, and the limit leaves {gigabytes(max(limit, 0))}; raise it "
