@@ -28,7 +28,7 @@ def explain(finding: Finding, mended: Mended) -> Finding:
         cause=" ".join(
             f"{sentence_case(_place(cause))} is to blame: {cause.sentence}." for cause in blamed
         ),
-        remedy=_remedy(blamed, mended),
+        remedy=_remedy(finding, blamed, mended),
     )
 
 
@@ -38,20 +38,21 @@ def _place(cause: Cause) -> str:
     return f"layer {cause.layer}, {cause.part}," if cause.layer else "the embedding"
 
 
-def _remedy(blamed: Sequence[Cause], mended: Mended) -> str:
-    """What mending causes does to the figures of all they are to blame for, and what it costs."""
+def _remedy(finding: Finding, blamed: Sequence[Cause], mended: Mended) -> str:
+    """What mending its causes does to a finding's figure, what else is gone, and what it costs."""
     left = {each.kind for each in mended.left if is_bad(each)}
     shared = [each for each in mended.found if any(_blames(cause, each) for cause in blamed)]
     repairs = "; ".join(cause.repair for cause in blamed)
-    figures = ", ".join(
-        f"{_FIGURES[each.kind]} from {_shown(each, mended.before, mended)} to "
-        f"{_shown(each, mended.after, mended)}"
-        for each in shared
+    figure = (
+        f"{_FIGURES[finding.kind]} from {_shown(finding, mended.before, mended)} to "
+        f"{_shown(finding, mended.after, mended)}"
     )
     gone = [each.kind for each in shared if each.kind not in left]
     takes = "It takes" if len(mended.causes) == 1 else "All repairs together take"
-    words = f"Tried on this model's weights: {repairs}. {takes} {figures}"
-    words += f"; {' and '.join(gone)} {'is' if len(gone) == 1 else 'are'} gone." if gone else "."
+    words = f"Tried on this model's weights: {repairs}. {takes} {figure}"
+    *most, last = gone or [""]
+    listed = f"{', '.join(most)} and {last}" if most else last
+    words += f"; {listed} {'is' if len(gone) == 1 else 'are'} gone." if gone else "."
     if any(cause.drawn for cause in blamed):
         words += " What was learned there is lost: it has to be trained."
     return " ".join(filter(None, [words, at_fault(mended)]))
