@@ -98,6 +98,6 @@ def test_a_checkpoint_is_whole_or_not_there(tmp_path):
     write()
     assert list(tmp_path.iterdir()) == [path]
     assert sorted(each.name for each in path.iterdir()) == ["config.json", "model.safetensors"]
-    with pytest.raises(InputError, match="fixed is not empty, and nothing is overwritten"):
+    with pytest.raises(InputError, match="fixed is not empty; name a new folder"):
         write()
     assert list(tmp_path.iterdir()) == [path]

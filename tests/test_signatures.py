@@ -33,7 +33,7 @@ def test_a_model_and_its_inputs_come_first_and_the_rest_by_keyword(name: str) ->
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_options_have_one_word_each(name: str) -> None:
     parameters = inspect.signature(FUNCTIONS[name]).parameters
-    other_words = {"texts", "ids", "network", "x", "samples", "trained", "on_layer", "on_batch"}
+    other_words = {"texts", "ids", "network", "x", "passages", "trained", "on_layer", "on_batch"}
     if name in ("design_values", "find_equilibria", "residual"):  # of networks and states alone
         other_words -= {"network", "x"}
     if name == "reproduce":

@@ -372,6 +372,20 @@ _PATHS: Final = (
         "The number of paths of this length divided by the number of all paths; counted exactly "
         "from the layers and heads of the model.",
     ),
+    _size(
+        "count",
+        "Number of paths",
+        "paths",
+        "All paths of one length",
+        "How many paths of a length there are, of (H + 1)^L paths in all.",
+    ),
+    _size(
+        "residual_contribution",
+        "Contribution of a path",
+        "‖res(path)‖",
+        "0 = it adds nothing to the differences",
+        "The residual of what a single path adds to the output.",
+    ),
 )
 
 
@@ -643,6 +657,53 @@ _OTHERS: Final = (
         "The largest absolute eigenvalue of the derivative of one step at an equilibrium.",
         includes=(1.0,),
         marks=((1.0, "stable below"),),
+    ),
+    Metric(
+        "collapsed",
+        "Collapsed",
+        "0 or 1",
+        meaning="1 = all tokens are equal",
+        definition="Whether all tokens of an equilibrium are equal.",
+        includes=(0.0, 1.0),
+    ),
+    Metric(
+        "stable",
+        "Stable",
+        "0 or 1",
+        meaning="1 = small disturbances die out",
+        definition="Whether an equilibrium is proved to be stable.",
+        includes=(0.0, 1.0),
+    ),
+    Metric(
+        "basin",
+        "Basin",
+        "starts",
+        meaning="Starts that lead to it",
+        definition="The number of starts that converge to an equilibrium.",
+        includes=(0.0,),
+    ),
+    _size(
+        "fixed_point_error",
+        "Error of an equilibrium",
+        "‖f(X) − X‖",
+        "Rounding error for an equilibrium",
+        "The largest entry by which one step changes an equilibrium.",
+    ),
+    Metric(
+        "class_size",
+        "Size of a closed class",
+        "tokens",
+        meaning="All tokens = one class",
+        definition="The number of tokens of a closed class of the graph of a mask.",
+        includes=(0.0,),
+    ),
+    Metric(
+        "period",
+        "Period of a closed class",
+        "layers",
+        meaning="1 = aperiodic",
+        definition="The greatest common divisor of the lengths of the cycles in a closed class.",
+        includes=(1.0,),
     ),
     _size(
         "relative_error",

@@ -90,7 +90,7 @@ def test_the_table_as_csv(rankscope, wordy: str, tmp_path: Path) -> None:
         (["wordy", "wordy", "--seed=3"], "no model is followed by @init"),
         (["wordy@init", "wordy@init", "--pickled"], "every model is followed by @init"),
         (["wordy", "gone/from/here"], "no folder gone/from/here"),
-        (["wordy", "none.parquet"], "no table at none.parquet"),
+        (["wordy", "none.parquet"], "none.parquet does not exist"),
         (["wordy", "wordy@init", "--samples=0"], "--samples 0"),
         (["wordy", "wordy@init", "--device=cuda:99"], "available: cpu"),
         (["wordy", "wordy@init", "--csv", "--json"], "--output"),

@@ -309,7 +309,7 @@ def test_several_seeds_are_judged_together(rankscope, ran) -> None:
     ]
     assert [config.seed for config in ran] == [3, 1003, 3, 1003, 0]
     alone = rankscope("reproduce", "D4", "--seeds=2", "--seed=3").stdout
-    assert "D4   Supported; seeds 3, 1003: stable (from before)" in alone
+    assert "D4   Supported; seeds 3, 1003: stable (saved earlier)" in alone
     listed = json.loads(rankscope("reproduce", "D4", "--seeds=2", "--seed=3", "--json").stdout)
     assert [run["seeds"] for run in listed] == ["seeds 3, 1003: stable"] * 2
     assert "--seeds=0" in rankscope("reproduce", "D4", "--seeds=0").stderr
@@ -340,7 +340,7 @@ def test_one_that_fails_to_run_is_reported_and_the_others_go_on(
     got = rankscope("reproduce", "D2", "D3")
     assert got.returncode == 2
     assert got.stdout.splitlines()[:4:2] == [
-        "D2   could not be run (0.0 s)",
+        "D2   failed (0.0 s)",
         "D3   Supported; seed 0 only (0.0 s)",
     ]
     assert got.stderr == "rankscope: D2 failed: ZeroDivisionError: division by zero.\n"
@@ -361,10 +361,10 @@ def test_an_interruption_says_what_is_kept(rankscope, ran, monkeypatch) -> None:
     monkeypatch.setattr(Entry, "module", stopped)
     got = rankscope("reproduce", "D2", "D3", "D4")
     assert got.returncode == 130
-    assert "1 of 3 claims are done and kept in rankscope-output" in got.stderr
+    assert "1 of 3 claims are done and saved in rankscope-output" in got.stderr
     monkeypatch.setattr(Entry, "module", module)
     again = rankscope("reproduce", "D2", "D3", "D4").stdout
-    assert again.startswith("D2   Supported; seed 0 only (from before)")
+    assert again.startswith("D2   Supported; seed 0 only (saved earlier)")
     assert len(ran) == 3
 
 

@@ -154,7 +154,7 @@ def model(tmp_path, monkeypatch):
 @pytest.mark.parametrize("at_init", [False, True])
 def test_a_run_of_a_model_is_what_the_question_gives(model, at_init):
     content = {"model": model, "at_init": at_init, **READ, "mask": "causal"}
-    loaded = model_subject(model, init=at_init, samples=2, length=9)
+    loaded = model_subject(model, at_init=at_init, samples=2, length=9)
     masked = loaded.with_network(loaded.network.with_mask("causal"))
     assert_frame_equal(one(content), answer("trace", subject=masked))
 

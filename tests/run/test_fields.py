@@ -152,7 +152,7 @@ def test_a_key_follows_the_words_of_a_text_and_not_its_name(tmp_path, monkeypatc
     (tmp_path / "a.txt").write_text("A rose.\n\nIs a rose.")
     (tmp_path / "b.txt").write_text("A\nrose.\n\n\nIs a rose.\n")
     assert key(text="a.txt") == key(text="b.txt")
-    assert key(text="a.txt", passages=1) != key(text="a.txt")
+    assert key(text="a.txt", samples=1) != key(text="a.txt")
     before = key(text="a.txt")
     (tmp_path / "a.txt").write_text("A rose.\n\nIs no rose.")
     assert key(text="a.txt") != before

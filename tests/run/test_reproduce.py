@@ -204,7 +204,7 @@ def test_a_claim_without_an_option_runs_without_it(ran, tmp_path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "options", "message"),
     [
-        (["D1"], {"nonsense": 1}, "'nonsense': none of D1 has such a field"),
+        (["D1"], {"nonsense": 1}, "none of D1 has a field 'nonsense'"),
         ("D1", {}, r"ids='D1' is a str, expected a sequence; put it in a list: \[ids\]"),
         ([5], {}, r"ids\[0\]=5 is a int, expected a str"),
     ],

@@ -71,7 +71,11 @@ def test_other_weights_are_another_model() -> None:
 
 @pytest.mark.parametrize(
     ("named", "words"),
-    [([], "nothing to compare"), (["a"], "cannot be compared"), (["a", "b.parquet"], "no table")],
+    [
+        ([], "nothing to compare"),
+        (["a"], "cannot be compared"),
+        (["a", "b.parquet"], "does not exist"),
+    ],
 )
 def test_what_cannot_be_compared_is_refused(named: list[str], words: str) -> None:
     with pytest.raises(InputError, match=words):

@@ -390,7 +390,7 @@ def test_a_config_that_names_no_architecture_says_so(tmp_path) -> None:
     config = json.loads((tmp_path / "config.json").read_text())
     del config["model_type"]
     (tmp_path / "config.json").write_text(json.dumps(config))
-    for options in ({}, {"init": True}):
+    for options in ({}, {"at_init": True}):
         with pytest.raises(SourceError, match="names no model_type"):
             load(tmp_path, **options)
     (tmp_path / "config.json").write_text("{")
@@ -467,7 +467,7 @@ def test_a_configuration_cannot_ask_for_more_than_its_weights(
     (folder / "config.json").write_text(json.dumps({**config, key: value}))
     start = time.perf_counter()
     with pytest.raises(SourceError, match=says):
-        load(folder, init=init)
+        load(folder, at_init=init)
     assert time.perf_counter() - start < 20
 
 

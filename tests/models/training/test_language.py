@@ -22,7 +22,7 @@ TINY = LanguageConfig(
 def few_passages(monkeypatch):
     """So little to read that it is learnt at once."""
     texts = ["A rose is a rose, and a flower.", "One and one is two; two and two are four."]
-    monkeypatch.setattr(language, "samples", lambda: texts)
+    monkeypatch.setattr(language, "passages", lambda: texts)
     language._TRAINED.clear()
     yield
     language._TRAINED.clear()

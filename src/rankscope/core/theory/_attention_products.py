@@ -66,7 +66,10 @@ class Ergodicity(Tabular):
         """By layer and sample (the other axes, flattened): τ, and log₁₀ τ of the product."""
         from rankscope import tables
 
-        by_metric = {"tau": self.each, "log10_tau_of_product": self.log_products / math.log(10)}
+        by_metric = {
+            "dobrushin": self.each,
+            "log10_product_ergodicity": self.log_products / math.log(10),
+        }
         rows = [
             (layer, sample, metric, value)
             for metric, values in by_metric.items()

@@ -172,7 +172,7 @@ def _subject(
     if not isinstance(source, Loaded):
         dtype = None if config.dtype is None else getattr(torch, config.dtype)
         loading = {"device": config.device, "dtype": dtype, "tokenizer": config.tokenizer}
-        loading |= {"pickled": config.pickled and not at_init, "init": at_init}
+        loading |= {"pickled": config.pickled and not at_init, "at_init": at_init}
     return model_subject(
         source,
         config.texts,
