@@ -29,7 +29,7 @@ def dies_after(monkeypatch):
     """
     patched = {
         os: ("fsync", "replace", "unlink", "mkdir"),
-        Store: ("ask", "note", "forget", "claim"),
+        Store: ("set_points", "record", "delete", "claim"),
     }
 
     def arm(steps):

@@ -123,7 +123,7 @@ def test_failures_are_outcomes_and_an_interruption_leaves_no_task(
     assert found.failures[0].error == "too wide."
     assert found.failures[1].error.startswith("WorkerCrashedError: ")
     assert [each.attempts for each in found.failures] == [1, 2, 1, 1]
-    assert "cannot be sent: ComputeError" in found.failures[3].error
+    assert "cannot be pickled: ComputeError" in found.failures[3].error
     assert sorted(begun(log).values()) == [1, 1, 1, 1, 1, 1, 2]
 
 
@@ -177,9 +177,7 @@ def test_what_fits_on_no_node_is_refused(make_runs, tmp_path, monkeypatch):
     )
     engine = RayEngine(gpus=1)
     monkeypatch.setattr(engine, "_connected", lambda: ray)
-    with pytest.raises(
-        InputError, match="no run would fit on this machine, each asks for CPU 1 of"
-    ):
+    with pytest.raises(InputError, match="no node can run a task, which needs 1 CPU of"):
         drive(make_runs(1), tmp_path, engine=engine, work=works.numbers)
 
 
