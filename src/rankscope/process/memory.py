@@ -29,5 +29,5 @@ def free_address_space() -> int | None:
         rows = _LIMITS.read_text().splitlines()
         limit = next(row for row in rows if row.startswith("Max address space")).split()[3]
         used = int(_STATM.read_text().split()[0]) * os.sysconf("SC_PAGE_SIZE")
-        return int(limit) - used  # "unlimited" is no number
+        return int(limit) - used  # int() raises for "unlimited"
     return None

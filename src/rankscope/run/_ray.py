@@ -11,7 +11,7 @@ from contextlib import suppress
 from itertools import islice
 from typing import Annotated, Any, Final
 
-from rankscope.arguments import Count, Positive, Range, checked
+from rankscope.arguments import Count, Range, checked
 from rankscope.errors import InputError
 from rankscope.process import passive_wait
 from rankscope.run._engine import Outcome, Run, Work, carry_out, in_words, packed
@@ -39,7 +39,7 @@ class RayEngine:
         address: str | None = None,
         cpus: Annotated[float, Range(0)] = 1,
         gpus: Annotated[float, Range(0)] = 0,
-        memory: Positive | None = None,
+        memory: Annotated[float, Range(5e-324, 1e9)] | None = None,
         retries: Annotated[int, Range(0)] = 3,
         outstanding: Count | None = None,
     ) -> None:

@@ -70,7 +70,7 @@ def made_up(
         values=torch.full((layers + 1, 64, samples), torch.nan),
         distances=torch.full((layers + 1, 64, samples), torch.nan),
         last_apart=spread(last or [0.5] * (layers + 1)),
-        last_fellow=torch.full((samples,), 3),
+        last_neighbour=torch.full((samples,), 3),
         twins=torch.ones(2, 6, samples),
         tokens=torch.full((samples,), 10),
         **{name: dict(changes) for name in ("sizes", "lengths", "spreads")},

@@ -74,7 +74,7 @@ def test_batches_change_nothing(measured) -> None:
     whole = measure(subject_of(batch_size=8), lambda _: None)
     torch.testing.assert_close(whole.residual, measured.residual)
     torch.testing.assert_close(whole.distances, measured.distances, equal_nan=True)
-    assert torch.equal(whole.last_fellow, measured.last_fellow)
+    assert torch.equal(whole.last_neighbour, measured.last_neighbour)
 
 
 def test_tokens_that_do_not_count_are_left_out() -> None:
@@ -122,8 +122,8 @@ def test_nearest_fellows_by_brute_force() -> None:
     x = torch.randn(2, 6, 4, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     counted = torch.ones(2, 6, dtype=torch.bool)
     counted[0, 4:] = False
-    distance, fellow = nearest(x, counted)
-    last, last_fellow = nearest_to_last(x, counted)
+    distance, neighbour = nearest(x, counted)
+    last, last_neighbour = nearest_to_last(x, counted)
     for sample in range(2):
         tokens = counted[sample].nonzero().squeeze(-1).tolist()
         for i in tokens:
@@ -134,12 +134,12 @@ def test_nearest_fellows_by_brute_force() -> None:
                 if j != i
             }
             best = min(options, key=options.__getitem__)
-            assert int(fellow[sample, i]) == best
+            assert int(neighbour[sample, i]) == best
             assert float(distance[sample, i]) == pytest.approx(options[best])
         place = int(last_token(counted)[sample])
         assert place == tokens[-1]
         assert float(last[sample]) == pytest.approx(float(distance[sample, place]))
-        assert int(last_fellow[sample]) == int(fellow[sample, place])
+        assert int(last_neighbour[sample]) == int(neighbour[sample, place])
     assert bool(distance[0, 4:].isinf().all())
 
 

@@ -57,7 +57,9 @@ class NormRule:
             raise ShapeError(
                 f"x has {x.shape[-1]} features, the gain has shape {tuple(self.gain.shape)}."
             )
-        if self.centers:
+        if not x.numel():  # a variance of nothing is NaN, with a warning
+            square = x.sum(-1, keepdim=True)
+        elif self.centers:
             square = x.var(-1, unbiased=False, keepdim=True)
         else:
             square = x.square().mean(-1, keepdim=True)

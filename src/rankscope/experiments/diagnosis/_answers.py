@@ -63,7 +63,7 @@ def _blames(cause: Cause, finding: Finding) -> bool:
 
 
 def at_fault(mended: Mended) -> str:
-    """Whether the weights or the design are at fault; nothing where that cannot be told."""
+    """Whether the weights or the design are at fault; empty if that is unknown."""
     lost = {each.kind for each in mended.found if is_bad(each) and each.fate != "noted"}
     if not mended.twin or not lost:
         return ""
@@ -90,7 +90,7 @@ _FIGURES: Final = {
 
 
 def _shown(finding: Finding, measured: Measured, mended: Mended) -> str:
-    """The figure of a finding as it is told, not as it is compared."""
+    """The figure of a finding as it is printed, not as it is compared."""
     value = health(finding, measured, mended.fresh)
     if finding.kind == "unusual weights":
         return short(math.exp(-value), digits=2)

@@ -278,8 +278,8 @@ class Measured:
     ``alone`` by part and layer from 1: decades by which the relative residual changes, as it is
     and without the skip; ``turned`` by layer from 1, in radians; ``values`` and ``distances``
     by layer from 0 and singular value or token. ``last_apart`` is by layer from 0 how far the last
-    token is from its nearest fellow, ``last_fellow`` which that is in the end, ``twins`` how far
-    each token is from its nearest fellow before the first layer and after the last, and
+    token is from its nearest neighbour, ``last_neighbour`` which that is in the end, ``twins`` how
+    far each token is from its nearest neighbour before the first layer and after the last, and
     ``tokens`` how many count in each sample. ``sizes``, ``lengths`` and ``spreads`` are by part and
     layer from 1 what the part puts out (``_sublayer_figures``), ``logits`` by layer from 1 and head
     how far logits lie apart, ``views`` by layer from 0 what stands for the text, and ``weights``
@@ -294,7 +294,7 @@ class Measured:
     values: Tensor
     distances: Tensor
     last_apart: Tensor
-    last_fellow: Tensor
+    last_neighbour: Tensor
     twins: Tensor
     tokens: Tensor
     sizes: dict[str, Tensor]
@@ -408,7 +408,7 @@ def _measure_batch(network: Network, batch: Batch, on_step: kit.OnStep) -> Measu
         values=padded([values for _, values in figures]),
         distances=padded(distances),
         last_apart=torch.stack([apart for apart, _ in last]),
-        last_fellow=place.gather(-1, last[-1][1].unsqueeze(-1)).squeeze(-1),
+        last_neighbour=place.gather(-1, last[-1][1].unsqueeze(-1)).squeeze(-1),
         twins=torch.stack(ends),
         tokens=counted.sum(-1).cpu(),
         sizes=stacked([each["sizes"] for each in sublayers]),

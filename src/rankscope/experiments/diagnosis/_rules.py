@@ -199,15 +199,15 @@ def last_token(evidence: Evidence) -> Words | str:
     figure, layer = seen.typical
     distance = f"{short(figure, digits=2)} of its length"
     words = (
-        "No merged last token: after the last layer the last token's nearest fellow is "
-        f"{distance} away."
+        "No merged last token: after the last layer the token closest to the last one is at a "
+        f"distance of {distance}."
     )
     if seen.fate != "absent":
-        fellow = int(evidence.measured.last_fellow[seen.concerned].mode().values)
+        neighbour = int(evidence.measured.last_neighbour[seen.concerned].mode().values)
         since = "the input" if layer == 0 else f"layer {layer}"
         words = (
             f"Merged last token: from {since} on the last token cannot be told from token "
-            f"{fellow} of its text (counted from 0; distance {distance})."
+            f"{neighbour} of its text (counted from 0; distance {distance})."
         )
     return Words(seen, words)
 

@@ -49,7 +49,7 @@ def turn(before: Tensor, after: Tensor, counted: Tensor) -> Tensor:
 
 
 def nearest(x: Tensor, counted: Tensor) -> tuple[Tensor, Tensor]:
-    """For each token the relative distance to its nearest fellow, and which that is.
+    """For each token the relative distance to its nearest neighbour, and which that is.
 
     (sample, token), infinite where a token does not count, on the CPU. Distances are in lengths of
     the longer of the two.
@@ -76,8 +76,8 @@ def nearest_to_last(x: Tensor, counted: Tensor) -> tuple[Tensor, Tensor]:
 
 def _least(apart: Tensor, own: Tensor, others: Tensor, pairs: Tensor) -> tuple[Tensor, Tensor]:
     relative = apart / torch.maximum(own, others).clamp_min(_TINY)
-    distance, fellow = torch.where(pairs, relative, torch.inf).min(-1)
-    return distance.cpu(), fellow.cpu()
+    distance, neighbour = torch.where(pairs, relative, torch.inf).min(-1)
+    return distance.cpu(), neighbour.cpu()
 
 
 def last_token(counted: Tensor) -> Tensor:

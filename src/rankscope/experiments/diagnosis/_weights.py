@@ -72,7 +72,7 @@ class Reading(NamedTuple):
 
 
 def weights_of(network: Network) -> list[Weight]:
-    """Every weight of the blocks; a block that stands in several layers is told in its first."""
+    """Every weight of the blocks; a block that several layers share is listed in its first."""
     weights: list[Weight] = []
     seen: set[int] = set()
     for layer, block in enumerate(cast(list[Block], list(network.blocks)), start=1):
@@ -191,7 +191,7 @@ def is_passed_through(weight: Weight) -> bool:
 
 
 def figures_of(weight: Weight, sizes: Mapping[str, float] | None = None) -> dict[Figure, float]:
-    """What a weight is told by; see ``Figure``.
+    """The figures that describe a weight; see ``Figure``.
 
     ``sizes`` are the usual ones of matrices, by role: one that is broken is no measure of its bias.
     """

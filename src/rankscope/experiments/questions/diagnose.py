@@ -74,7 +74,7 @@ ENTRY = kit.question(
         ),
         kit.Metric(
             "last_token_distance",
-            "Last token to its nearest fellow",
+            "Last token to its nearest neighbour",
             "parts of its length",
             "log",
             "0 = the last token equals another",
