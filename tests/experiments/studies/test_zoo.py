@@ -84,7 +84,7 @@ HELD_OUT = {
         {"down bias": lambda value, _: torch.full_like(value, 25.0)}, ("bias",)
     ),
 }
-"""Faults that no rule was written for and no threshold was chosen by."""
+"""Faults that are not in the zoo; rules and thresholds were chosen on others."""
 
 
 @pytest.mark.parametrize("family", ["bert", "llama", "gpt2"])

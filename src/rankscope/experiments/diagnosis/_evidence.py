@@ -15,7 +15,6 @@ from rankscope.experiments.diagnosis._measure import Measured
 from rankscope.numerals import plural, power_of_ten, sentence_case, short, span_of
 from rankscope.results import Fate, Finding
 
-_MORE: Final = "all tokens become alike"
 _NOTHING_LEFT: Final = -200.0
 """Decades below which a step ends at tokens that are exactly equal: zero has no logarithm."""
 
