@@ -141,7 +141,7 @@ def read_model(
         read, check = loaded.read(loaded.noise_images(samples, seed=seed))
         return read, replace(check, origin="noise images")
     if length is None:
-        length = min(LENGTH, loaded.family.most_tokens(loaded.body.config) or LENGTH)
+        length = min(LENGTH, loaded.family.most_tokens(loaded.body) or LENGTH)
     if ids is None:
         return loaded.read(passages()[:samples] if texts is None else texts, length=length)
     if not ids or not all(ids):

@@ -211,6 +211,11 @@ class MixedHeads(NamedTuple):
 @checked
 def attend(attention: Attention, state: SplitState, visibility: Visibility) -> SplitState:
     """Apply one attention sublayer to a state."""
+    if attention.gate is not None:
+        raise UnsupportedModelError(
+            "scaled arithmetic does not support gates on the output of attention; use "
+            "rankscope.trace or rankscope.path_lengths."
+        )
     output = attention.output.weight
     size = log_typical_output(output)
     weights = split_attention(attention, state, visibility)
@@ -268,6 +273,11 @@ def apply_mlp(mlp: MLP | BareMLP, state: SplitState) -> SplitState:
     if isinstance(mlp, BareMLP):
         phi = mlp.activation
         return state if phi is None else apply_activation(phi, state).recenter()
+    if mlp.router is not None:
+        raise UnsupportedModelError(
+            "scaled arithmetic does not support mixtures of experts; use rankscope.trace or "
+            "rankscope.path_lengths."
+        )
     up = apply_linear(state, mlp.up.weight, mlp.up.bias)
     if mlp.gate is None:
         hidden = apply_activation(mlp.activation, up)

@@ -29,19 +29,25 @@ from rankscope.core.network._network import drawable as drawable
 from rankscope.core.network._norms import NORMS as NORMS
 from rankscope.core.network._norms import NormKind as NormKind
 from rankscope.core.network._norms import NormRule, Sphere
+from rankscope.core.network._norms import OffsetNorm as OffsetNorm
 from rankscope.core.network._norms import build_norm as build_norm
 from rankscope.core.network._norms import norm_rule as norm_rule
+from rankscope.core.network._norms import share_gain as share_gain
 from rankscope.core.network._parts import MLP, Attention
 from rankscope.core.network._parts import BareMLP as BareMLP
+from rankscope.core.network._parts import Joined as Joined
 from rankscope.core.network._parts import Projection as Projection
 from rankscope.core.network._parts import Stack as Stack
 from rankscope.core.network._parts import View as View
 from rankscope.core.network._parts import make_linear as make_linear
 from rankscope.core.network._position_scores import ALiBi, RelativeBias, Rotary, Sink
+from rankscope.core.network._position_scores import ALiBiScores as ALiBiScores
 from rankscope.core.network._position_scores import BucketedBiasScores as BucketedBiasScores
 from rankscope.core.network._position_scores import RotaryScores as RotaryScores
 from rankscope.core.network._score_table import SCORES as SCORES
+from rankscope.core.network._score_table import CappedScores as CappedScores
 from rankscope.core.network._score_table import Described
+from rankscope.core.network._score_table import LearnedSinks as LearnedSinks
 from rankscope.core.network._score_table import Lent as Lent
 from rankscope.core.network._score_table import NormedHeads as NormedHeads
 from rankscope.core.network._score_table import SinusoidKeys as SinusoidKeys

@@ -115,10 +115,19 @@ def _gelu_tanh_slope(z: float) -> float:
     return 0.5 * (1 + t) + 0.5 * z * (1 - t * t) * root * (1 + 3 * 0.044715 * z * z)
 
 
-def _silu_slope(z: float) -> float:
-    """``σ(1 + z(1 − σ))``."""
-    s = 1 / (1 + math.exp(-z))
-    return s * (1 + z * (1 - s))
+def _silu_slope(z: float, rate: float = 1.0) -> float:
+    """``σ(1 + cz(1 − σ))`` with ``σ = σ(cz)``."""
+    s = 1 / (1 + math.exp(-rate * z))
+    return s * (1 + rate * z * (1 - s))
+
+
+def _silu(rate: float, function: Callable[[Tensor], Tensor]) -> Activation:
+    """``z σ(cz)`` of rate c."""
+    form = SelfGated(
+        lambda a: _logistic_series([a * (rate / 2), torch.full_like(a, rate / 2)]),
+        lambda z: z * torch.sigmoid(rate * z),
+    )
+    return _self_gated(function, partial(_silu_slope, rate=rate), form)
 
 
 def _relu_slope(z: float) -> float:
@@ -226,12 +235,7 @@ ACTIVATIONS: dict[str, Activation] = {
         ),
     ),
     "relu": Activation(relu, _relu_slope, 0.0, (0.0, 1.0), PiecewiseLinear(0.0, 1.0)),
-    "silu": _self_gated(
-        silu,
-        _silu_slope,
-        SelfGated(
-            lambda a: _logistic_series([a / 2, torch.full_like(a, 0.5)]),
-            lambda z: z * torch.sigmoid(z),
-        ),
-    ),
+    "relu2": Activation(lambda z: relu(z).square(), lambda z: 2 * max(z, 0.0), 0.0),
+    "silu": _silu(1.0, silu),
+    "quick_gelu": _silu(1.702, lambda z: z * torch.sigmoid(1.702 * z)),
 }

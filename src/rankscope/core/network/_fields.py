@@ -231,6 +231,15 @@ def pairs(name: str, value: Iterable[tuple[int, int]]) -> tuple[tuple[int, int],
     return tuple(sorted(heads))
 
 
+def phrases(name: str, value: Iterable[str]) -> tuple[str, ...]:
+    """Some phrases, without duplicates."""
+    fits = isinstance(value, Iterable) and not isinstance(value, str)
+    given = tuple(value) if fits else (None,)
+    if not all(isinstance(phrase, str) for phrase in given):
+        raise KindError(f"{name}{short(value)} is not a sequence of texts.")
+    return tuple(dict.fromkeys(given))
+
+
 def one_mask(name: str, value: str | Mask | Tensor) -> Mask:
     """A mask, by name, as a value or as a boolean matrix."""
     del name

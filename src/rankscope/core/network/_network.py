@@ -61,6 +61,7 @@ class Network(nn.Module):
     def random(cls, spec: Spec, *, seed: int = 0, dtype: torch.dtype = torch.float32) -> Self:
         """A network with weights drawn according to ``spec.init``; uses no global random state."""
         real_dtype("dtype", dtype)
+        spec.check_drawable()
         whole = replace(spec, mlp_as="mlp", removed_heads=())
         network = cls(whole, _construct.random_blocks(whole, seed, dtype), seed=seed)
         return network if spec == whole else network._variant(spec)
@@ -319,6 +320,7 @@ def drawable(network: "Network") -> Spec:
     where random networks are drawn.
     """
     spec = network.spec
+    spec.check_drawable()
     if not isinstance(spec.scores, Described):
         return spec
     block = cast(Block, network.blocks[0])

@@ -12,6 +12,7 @@ from typing import Any, Literal, cast
 
 import torch
 from torch import Tensor, nn
+from torch.nn.functional import layer_norm, rms_norm
 
 from rankscope.arguments import checked, short
 from rankscope.core.checks import check_real
@@ -31,6 +32,27 @@ class Sphere(nn.Module):
         x = x / torch.where(size > 0, size, 1.0)
         length = torch.linalg.vector_norm(x, dim=-1, keepdim=True)
         return x / torch.where(length > 0, length, 1.0)
+
+
+class OffsetNorm(nn.Module):
+    """LayerNorm or RMSNorm with gain ``1 + w``, of which w is stored (Gemma, Nemotron)."""
+
+    def __init__(
+        self, *, centers: bool, eps: float, offset: nn.Parameter, bias: nn.Parameter | None = None
+    ) -> None:
+        super().__init__()
+        self.centers, self.eps = centers, eps
+        self.offset, self.bias = offset, bias
+
+    @property
+    def weight(self) -> Tensor:
+        """The gain."""
+        return 1 + self.offset
+
+    def forward(self, x: Hidden) -> Hidden:
+        if self.centers:
+            return layer_norm(x, x.shape[-1:], self.weight, self.bias, self.eps)
+        return rms_norm(x, x.shape[-1:], self.weight, self.eps)
 
 
 @checked
@@ -100,6 +122,8 @@ def norm_rule(norm: nn.Module, dtype: torch.dtype) -> NormRule | None:
     >>> norm_rule(nn.LayerNorm(4, eps=0.1), torch.float64).centers
     True
     """
+    if type(norm) is OffsetNorm:
+        return NormRule(norm.centers, "mean", norm.eps, norm.weight, norm.bias)
     for entry in NORMS.values():
         if type(norm) is entry.module:
             return entry.rule(norm, dtype)
@@ -112,6 +136,11 @@ def norm_rule(norm: nn.Module, dtype: torch.dtype) -> NormRule | None:
 
 def share_gain(norm: nn.Module, other: nn.Module | None) -> nn.Module:
     """``norm`` with the gain of ``other``, and its bias if both have one, shared."""
+    if isinstance(other, OffsetNorm) and isinstance(norm, nn.LayerNorm | nn.RMSNorm):
+        centers, bias = isinstance(norm, nn.LayerNorm), getattr(norm, "bias", None)
+        eps = cast(float, norm.eps)
+        shared = bias if other.bias is None else other.bias
+        return OffsetNorm(centers=centers, eps=eps, offset=other.offset, bias=shared)
     for name in ("weight", "bias"):
         mine, theirs = getattr(norm, name, None), getattr(other, name, None)
         if mine is not None and theirs is not None:

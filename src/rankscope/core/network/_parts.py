@@ -4,7 +4,7 @@ Attention is ``SA(X) = Σ_h P_h X W_h + 1bᵀ`` with ``W_h = W_V,h W_O,h``; an M
 ``W₂ φ(W₁ h + b₁) + b₂``, plain or gated.
 """
 
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 import torch
 from jaxtyping import Float
@@ -30,25 +30,41 @@ class View(nn.Module):
 
     Checkpoints store projections in many ways: queries, keys and values in one matrix, transposed,
     or with a head axis. A view reads its matrix from the original parameter each time it runs, so
-    weights are shared with the original and nothing is copied or folded.
+    weights are shared with the original and nothing is copied or folded. ``scale`` multiplies the
+    output: a number (a residual multiplier), or one per feature (LayerScale), shared like a weight.
     """
 
-    def __init__(self, source: nn.Module, pick: Pick, *, weight: str = "weight") -> None:
+    def __init__(
+        self,
+        source: nn.Module,
+        pick: Pick,
+        *,
+        weight: str = "weight",
+        bias: str = "bias",
+        scale: float | nn.Parameter = 1.0,
+    ) -> None:
         super().__init__()
         self.source = source
         self.pick = pick
-        self.name = weight
+        self.name, self.bias_name = weight, bias
+        self.scale = scale
 
     @property
     def weight(self) -> Tensor:
         """The matrix, as ``nn.Linear`` would store it."""
-        return self.pick.weight(getattr(self.source, self.name))
+        matrix = self.pick.weight(getattr(self.source, self.name))
+        if isinstance(self.scale, Tensor):
+            return matrix * self.scale.unsqueeze(-1)
+        return matrix if self.scale == 1.0 else matrix * self.scale
 
     @property
     def bias(self) -> Tensor | None:
         """The bias; None if the original has none."""
-        stored = getattr(self.source, "bias", None)
-        return None if stored is None else self.pick.bias(stored)
+        stored = getattr(self.source, self.bias_name, None)
+        if stored is None:
+            return None
+        bias = self.pick.bias(stored)
+        return bias if isinstance(self.scale, float) and self.scale == 1.0 else bias * self.scale
 
     def forward(self, x: Tensor) -> Tensor:
         return linear(x, self.weight, self.bias)
@@ -67,7 +83,35 @@ class Stack(nn.Module):
         return x @ self.weight.mT
 
 
-Projection = nn.Linear | View | Stack
+class Joined(nn.Module):
+    """Several projections as one: of the same input, side by side, or (``summed``) added up."""
+
+    def __init__(self, *parts: "nn.Linear | View", summed: bool = False) -> None:
+        super().__init__()
+        self.parts = nn.ModuleList(parts)
+        self.summed = summed
+
+    @property
+    def weight(self) -> Tensor:
+        """The matrix, as ``nn.Linear`` would store it."""
+        matrices = [cast("nn.Linear | View", part).weight for part in self.parts]
+        return torch.cat(matrices, dim=1 if self.summed else 0)
+
+    @property
+    def bias(self) -> Tensor | None:
+        """The bias; None if no part has one."""
+        pairs = [(p.bias, p.weight.shape[0]) for p in cast("list[nn.Linear]", list(self.parts))]
+        if all(bias is None for bias, _ in pairs):
+            return None
+        like = next(bias for bias, _ in pairs if bias is not None)
+        rows = [like.new_zeros(size) if bias is None else bias for bias, size in pairs]
+        return torch.stack(rows).sum(0) if self.summed else torch.cat(rows)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return linear(x, self.weight, self.bias)
+
+
+Projection = nn.Linear | View | Stack | Joined
 
 
 def make_linear(weight: Float[Tensor, "output input"], bias: Tensor | None = None) -> nn.Linear:
@@ -88,8 +132,9 @@ def make_linear(weight: Float[Tensor, "output input"], bias: Tensor | None = Non
 class Attention(nn.Module):
     """One attention sublayer; the number of key and value heads divides that of query heads.
 
-    ``centered`` (Ali et al. 2023) uses ``P_h − U`` instead of ``P_h``, with U uniform over the keys
-    that a query sees.
+    ``gate`` multiplies the outputs of the heads by ``σ(W_g x)``, entry by entry or head by head
+    (Qwen3-Next). ``centered`` (Ali et al. 2023) uses ``P_h − U`` instead of ``P_h``, with U uniform
+    over the keys that a query sees.
     """
 
     @checked
@@ -104,18 +149,20 @@ class Attention(nn.Module):
         heads: int,
         kv_heads: int,
         scale: float,
+        gate: Projection | None = None,
         removed: frozenset[int] = frozenset(),
         centered: bool = False,
     ) -> None:
         super().__init__()
         self.query, self.key, self.value, self.output = query, key, value, output
+        self.gate = gate
         self.scores = scores
         self.heads, self.kv_heads, self.scale = heads, kv_heads, scale
         self.removed, self.centered = removed, centered
 
     def replaced(self, **parts: Any) -> "Attention":
         """The same attention with some attributes replaced; weights are shared."""
-        modules = ("query", "key", "value", "output", "scores")
+        modules = ("query", "key", "value", "output", "scores", "gate")
         numbers = ("heads", "kv_heads", "scale", "removed", "centered")
         return Attention(**{name: getattr(self, name) for name in modules + numbers} | parts)
 
@@ -128,8 +175,18 @@ class Attention(nn.Module):
                 mixed = mixed - visibility.uniform(values.dtype) @ values
         else:
             mixed = self.mixing(x, visibility) @ values
-        out: Hidden = self.output(self.join(mixed))
+        joined = self.join(mixed)
+        gates = self.gates(x)
+        out: Hidden = self.output(joined if gates is None else joined * gates)
         return out
+
+    def gates(self, x: Hidden) -> Float[Tensor, "batch token inner"] | None:
+        """The factor of each entry of the heads' outputs; None without a gate."""
+        if self.gate is None:
+            return None
+        gates: Tensor = self.gate(x).sigmoid()
+        inner = self.output.weight.shape[-1]
+        return gates.repeat_interleave(inner // gates.shape[-1], -1)
 
     def pattern(self, x: Hidden, visibility: Visibility) -> Pairs:
         """The attention matrices ``P_h``; each row sums to one."""
@@ -182,23 +239,38 @@ class Attention(nn.Module):
 
 
 class MLP(nn.Module):
-    """A token-wise MLP; ``gate`` makes it ``W₂ (φ(W_g h) ∘ W₁h)``."""
+    """A token-wise MLP; ``gate`` makes it ``W₂ (φ(W_g h) ∘ W₁h)``.
+
+    A mixture of experts is one MLP of all their hidden units: ``router`` maps tokens to the weight
+    of each unit's expert, zero for experts that are not chosen, and multiplies the units by it.
+    """
 
     @checked
     def __init__(
-        self, *, up: Projection, down: Projection, gate: Projection | None, activation: str
+        self,
+        *,
+        up: Projection,
+        down: Projection,
+        gate: Projection | None,
+        activation: str,
+        router: nn.Module | None = None,
     ) -> None:
         super().__init__()
         activation_record(activation)  # unknown names raise here, not in the forward pass
         self.up, self.down, self.gate = up, down, gate
-        self.activation = activation
+        self.activation, self.router = activation, router
 
     def forward(self, x: Hidden, _visibility: Visibility | None = None) -> Hidden:
         """Same signature as attention, so that a block treats its parts alike."""
         phi = activation_record(self.activation).function
         hidden = phi(self.up(x)) if self.gate is None else phi(self.gate(x)) * self.up(x)
-        out: Hidden = self.down(hidden)
+        routing = self.routing(x)
+        out: Hidden = self.down(hidden if routing is None else hidden * routing)
         return out
+
+    def routing(self, x: Hidden) -> Float[Tensor, "batch token unit"] | None:
+        """The weight of each hidden unit's expert; None without a router."""
+        return None if self.router is None else self.router(x)
 
 
 class BareMLP(nn.Module):

@@ -56,30 +56,44 @@ class Rotary:
 class RotaryScores(Scores):
     """Rotary embeddings: pairs of coordinates of queries and keys are rotated by the position.
 
-    The first ``2·len(frequencies)`` coordinates are rotated. Angles are computed in float32, as in
-    every published model, so that they are the same in every dtype.
+    ``2·len(frequencies)`` coordinates are rotated, those from ``start`` on. A pair is coordinates
+    i and i + len(frequencies) of them (Llama), or, if ``interleaved``, 2i and 2i + 1 (GPT-J).
+    Angles are computed in float32, as in every published model, so that they are the same in every
+    dtype.
     """
 
-    def __init__(self, frequencies: Float[Tensor, "pair"], *, scaling: float = 1.0) -> None:
+    def __init__(
+        self,
+        frequencies: Float[Tensor, "pair"],
+        *,
+        scaling: float = 1.0,
+        interleaved: bool = False,
+        start: int = 0,
+    ) -> None:
         super().__init__()
         # Not a buffer: casting a network to half precision must not round the angles.
         self.frequencies = frequencies.detach().float().clone()
-        self.scaling = scaling
+        self.scaling, self.interleaved, self.start = scaling, interleaved, start
 
     def prepare(self, query: Heads, key: Heads, positions: Positions) -> tuple[Heads, Heads]:
         frequencies = self.frequencies.to(query.device)
         angles = positions[:, None, :, None].float() * frequencies
-        angles = torch.cat((angles, angles), dim=-1)
         cos = (angles.cos() * self.scaling).to(query.dtype)
         sin = (angles.sin() * self.scaling).to(query.dtype)
-        return _turn(query, cos, sin), _turn(key, cos, sin)
+        return self._turn(query, cos, sin), self._turn(key, cos, sin)
 
-
-def _turn(x: Heads, cos: Tensor, sin: Tensor) -> Heads:
-    turning, still = x[..., : cos.shape[-1]], x[..., cos.shape[-1] :]
-    first, second = turning.chunk(2, dim=-1)
-    turned = turning * cos + torch.cat((-second, first), dim=-1) * sin
-    return torch.cat((turned, still), dim=-1) if still.shape[-1] else turned
+    def _turn(self, x: Heads, cos: Tensor, sin: Tensor) -> Heads:
+        stop = self.start + 2 * cos.shape[-1]
+        before, turning, after = x[..., : self.start], x[..., self.start : stop], x[..., stop:]
+        if self.interleaved:
+            first, second = turning[..., ::2], turning[..., 1::2]
+        else:
+            first, second = turning.chunk(2, dim=-1)
+        pair = first * cos - second * sin, second * cos + first * sin
+        turned = torch.stack(pair, -1).flatten(-2) if self.interleaved else torch.cat(pair, -1)
+        if not self.start and not after.shape[-1]:
+            return turned
+        return torch.cat((before, turned, after), dim=-1)
 
 
 @checked

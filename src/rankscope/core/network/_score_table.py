@@ -11,8 +11,8 @@ from rankscope.arguments import Count, checked
 from rankscope.core.network._content_scores import CONTENT_SCORES
 from rankscope.core.network._parts import Projection
 from rankscope.core.network._position_scores import POSITION_SCORES
-from rankscope.core.network._scores import Heads, Positions, ScoreEntry, Scores
-from rankscope.core.network._visibility import Bias
+from rankscope.core.network._scores import Heads, Pairs, Positions, ScoreEntry, Scores
+from rankscope.core.network._visibility import Bias, Visibility
 from rankscope.errors import SpecError
 
 
@@ -48,23 +48,84 @@ class Lent:
         return self.name
 
 
-class NormedHeads(Scores):
-    """Queries and keys normalised per head before another score is applied (Qwen3)."""
+class Composed(Scores):
+    """A score that changes one thing about another, ``then``, and leaves the rest to it."""
 
-    def __init__(self, query_norm: nn.Module, key_norm: nn.Module, then: Scores) -> None:
+    def __init__(self, then: Scores) -> None:
         super().__init__()
         if not then.fused:
             raise SpecError(
-                f"normalised heads need a score with softmax weights; {type(then).__name__} has "
-                "others."
+                f"{type(self).__name__} needs a score with softmax weights; {type(then).__name__} "
+                "has others."
             )
-        self.query_norm, self.key_norm, self.then = query_norm, key_norm, then
+        self.then = then
 
     def prepare(self, query: Heads, key: Heads, positions: Positions) -> tuple[Heads, Heads]:
-        return self.then.prepare(self.query_norm(query), self.key_norm(key), positions)
+        return self.then.prepare(query, key, positions)
 
     def bias(self, query: Heads, key: Heads, positions: Positions) -> Bias | None:
         return self.then.bias(query, key, positions)
+
+
+class NormedHeads(Composed):
+    """Queries and keys normalised before another score is applied, or after it (``last``).
+
+    A norm as wide as a head acts on each head (Qwen3); a wider one on all heads side by side
+    (OLMo 2).
+    """
+
+    def __init__(
+        self, query_norm: nn.Module, key_norm: nn.Module, then: Scores, *, last: bool = False
+    ) -> None:
+        super().__init__(then)
+        self.query_norm, self.key_norm, self.last = query_norm, key_norm, last
+
+    def prepare(self, query: Heads, key: Heads, positions: Positions) -> tuple[Heads, Heads]:
+        if self.last:
+            query, key = self.then.prepare(query, key, positions)
+        query, key = _normed(self.query_norm, query), _normed(self.key_norm, key)
+        return (query, key) if self.last else self.then.prepare(query, key, positions)
+
+
+def _normed(norm: nn.Module, heads: Heads) -> Heads:
+    """A norm of each head, or of all heads side by side; repeated heads count once."""
+    gain = getattr(norm, "weight", None)
+    width = heads.shape[-1] if gain is None else gain.shape[-1]
+    if width == heads.shape[-1]:
+        out: Heads = norm(heads)
+        return out
+    copies = heads.shape[1] * heads.shape[-1] // width
+    side_by_side = heads[:, ::copies].transpose(1, 2).flatten(2)
+    apart: Heads = norm(side_by_side).unflatten(-1, (-1, heads.shape[-1])).transpose(1, 2)
+    return apart if copies == 1 else apart.repeat_interleave(copies, 1)
+
+
+class CappedScores(Composed):
+    """Logits bounded smoothly, ``c·tanh(logit/c)``, before the mask and the softmax (Gemma 2)."""
+
+    def __init__(self, cap: float, then: Scores) -> None:
+        super().__init__(then)
+        self.cap = cap
+
+    def weights(self, logits: Pairs, visibility: Visibility) -> Pairs:
+        return self.then.weights((logits / self.cap).tanh() * self.cap, visibility)
+
+
+class LearnedSinks(Composed):
+    """A learned logit per head that joins the softmax and is dropped (gpt-oss).
+
+    Each row of weights sums to less than one: the sink takes the rest and has no value. Results
+    that need rows that sum to one, such as the theorems on collapse, do not cover it.
+    """
+
+    def __init__(self, sinks: Float[Tensor, "head"], then: Scores) -> None:
+        super().__init__(then)
+        self.sinks = sinks
+
+    def weights(self, logits: Pairs, visibility: Visibility) -> Pairs:
+        hidden = visibility.hide(logits)
+        sinks = self.sinks.to(logits)[:, None, None].expand(*hidden.shape[:-1], 1)
+        return torch.cat((hidden, sinks), -1).softmax(-1)[..., :-1]
 
 
 class SinusoidKeys(Scores):
@@ -117,6 +178,8 @@ SCORES: dict[type[Scores], ScoreEntry] = {
         *POSITION_SCORES,
         *CONTENT_SCORES,
         ScoreEntry("normalised heads", NormedHeads),
+        ScoreEntry("capped logits", CappedScores),
+        ScoreEntry("learned sinks", LearnedSinks),
         ScoreEntry("sinusoids of distances", SinusoidKeys),
     )
 }

@@ -20,7 +20,7 @@ from rankscope.core.network._activations import ACTIVATIONS
 from rankscope.core.network._fields import Field, Init
 from rankscope.core.network._norms import NORMS, NormKind
 from rankscope.core.network._scores import ScoreKind, Scores
-from rankscope.errors import SpecError
+from rankscope.errors import SpecError, UnsupportedModelError
 from rankscope.process import fingerprint
 from rankscope.version import __version__
 
@@ -48,8 +48,9 @@ class Spec:
     ``embedding_scale`` is the root mean square of the entries of the input embeddings. The default
     None means: a standard deviation given as ``init`` if no norm follows each sum (Llama: 0.02;
     "gpt2": √2 times that, for words and positions), and 1 with such norms (BERT normalises its
-    embeddings), without norms, and for other kinds of ``init``. Equivalent skips, masks and
-    initialisations give equal specs.
+    embeddings), without norms, and for other kinds of ``init``. ``undescribed`` names parts of a
+    loaded model that no other field describes, such as a mixture of experts; random networks
+    cannot be drawn from such a spec. Equivalent skips, masks and initialisations give equal specs.
     """
 
     # Each field once: what may be given, what is then held, its check, its default.
@@ -84,6 +85,7 @@ class Spec:
     score_scale: Field[float | None, float] = Field(check.derived(check.scale), None)
     init: Field[str | float | Init, Init] = Field(check.initialisation, "bert")
     embedding_scale: Field[float | None, float] = Field(check.derived(check.positive), None)
+    undescribed: Field[Iterable[str], tuple[str, ...]] = Field(check.phrases, ())
 
     def __post_init__(self) -> None:
         """Checks and derived values that involve several fields."""
@@ -137,6 +139,14 @@ class Spec:
     def mlp_width(self) -> int:
         """The number of hidden units of the MLP; 0 if there is none."""
         return round(self.mlp_ratio * self.width)
+
+    def check_drawable(self) -> None:
+        """Raise unless random networks can be drawn from the spec."""
+        if self.undescribed:
+            raise UnsupportedModelError(
+                f"no random network can be drawn from this spec: it has {self.undescribed[0]}, "
+                "which belongs to a loaded model."
+            )
 
     @checked
     def build_scores(self, dtype: torch.dtype, device: torch.device | None = None) -> Scores:
@@ -285,6 +295,7 @@ def _in_words(spec: Spec) -> Iterator[str]:
     yield from _norm_words(spec)
     yield _skip_words(spec)
     yield _mlp_words(spec)
+    yield from spec.undescribed
     yield "biases" if spec.bias else "no biases"
     yield spec.initialised
 

@@ -81,12 +81,19 @@ class _EndsInMatrix(ABC):
 
 
 class FrozenAttention(_EndsInMatrix):
-    """``Σ_h P_h X W_h`` with the attention matrices frozen; removed heads have none."""
+    """``Σ_h P_h X W_h`` with the attention matrices frozen; removed heads have none.
+
+    ``gates`` are the frozen factors of the heads' outputs, where attention has a gate.
+    """
 
     def __init__(
-        self, attention: Attention, pattern: Float[Tensor, "batch head query key"]
+        self,
+        attention: Attention,
+        pattern: Float[Tensor, "batch head query key"],
+        gates: Float[Tensor, "batch token inner"] | None = None,
     ) -> None:
         self.attention, self.pattern, self.last = attention, pattern, attention.output
+        self.gates = gates
 
     def until_last(self, streams: Streams, *, biased: bool = False) -> Begun:
         """Apply ``P_h`` to the values of all streams at once; heads are concatenated.
@@ -103,7 +110,7 @@ class FrozenAttention(_EndsInMatrix):
         mixed = (pattern @ laid).unflatten(2, (-1, values.shape[2]))  # b g head query (stream w)
         mixed = mixed.unflatten(-1, (len(values), -1))  # b g head query stream w
         side_by_side: Tensor = mixed.permute(4, 0, 3, 1, 2, 5).flatten(3)
-        return side_by_side
+        return side_by_side if self.gates is None else side_by_side * self.gates
 
     def heads(self, stream: Hidden, *, biased: bool = False) -> Float[Tensor, "head b t f"]:
         """Each head's output ``P_h X W_h`` for one stream."""
@@ -115,7 +122,7 @@ class FrozenAttention(_EndsInMatrix):
 
 
 class FrozenMLP(_EndsInMatrix):
-    """``W₂ (gate ∘ W₁X)`` with the gate of each token and unit frozen."""
+    """``W₂ (gate ∘ W₁X)`` with the gate of each token and unit frozen, routing included."""
 
     def __init__(self, mlp: MLP, gate: Float[Tensor, "batch token unit"]) -> None:
         self.mlp, self.gate, self.last = mlp, gate, mlp.down
@@ -302,7 +309,7 @@ def _freeze_branch(branch: Branch, x: Hidden, seen: Visibility) -> tuple[FrozenB
         if branch.part.removed:
             silent = torch.tensor(sorted(branch.part.removed), device=y.device)
             pattern = pattern.index_fill(1, silent, 0.0)
-        part = FrozenAttention(branch.part, pattern)
+        part = FrozenAttention(branch.part, pattern, branch.part.gates(y))
         out = part(y.unsqueeze(0), biased=True).squeeze(0)
     elif isinstance(branch.part, MLP):
         part, out = _freeze_mlp(branch.part, y)
@@ -314,18 +321,22 @@ def _freeze_branch(branch: Branch, x: Hidden, seen: Visibility) -> tuple[FrozenB
 
 def _freeze_mlp(mlp: MLP, y: Hidden) -> tuple[FrozenMLP, Hidden]:
     """The frozen MLP and its output at this input; ``W₁`` is applied only once."""
-    phi = activation(mlp.activation)
+    phi, routing = activation(mlp.activation), mlp.routing(y)
+    z = mlp.up(y)
     if mlp.gate is not None:
         gate = phi(mlp.gate(y))
-        return FrozenMLP(mlp, gate), mlp.down(gate * mlp.up(y))
-    if phi.limit_at_zero is None:
+    elif phi.limit_at_zero is None:
         raise UnsupportedModelError(
             f"the activation {mlp.activation!r} is {float(phi(y.new_zeros(()))):g} at zero, so no "
             "gate φ(z)/z can be frozen; paths need an activation with φ(0) = 0."
         )
-    z = mlp.up(y)
-    active = phi(z)
-    gate = torch.where(z == 0, phi.limit_at_zero, active / z)
+    else:
+        active = phi(z)
+        gate = torch.where(z == 0, phi.limit_at_zero, active / z)
+    if routing is not None:
+        gate = gate * routing
+    if mlp.gate is not None or routing is not None:
+        return FrozenMLP(mlp, gate), mlp.down(gate * z)
     return FrozenMLP(mlp, gate), mlp.down(active)
 
 

@@ -255,7 +255,10 @@ def _branch_gain(branch: FrozenBranch) -> float:
 
 
 def _largest_head(part: FrozenAttention) -> float:
-    """``max_h ‖P_h‖₂ ‖W_V,h‖₂ ‖W_O,h‖₂``; ``‖P‖₂² ≤ ‖P‖₁ ‖P‖∞``, and rows of P sum to one."""
+    """``max_h ‖P_h‖₂ ‖W_V,h‖₂ ‖W_O,h‖₂``; ``‖P‖₂² ≤ ‖P‖₁ ‖P‖∞``, and rows of P sum to at most one.
+
+    Gates are at most one, too, so they only make it smaller.
+    """
     module = part.attention
     mixing = part.pattern.sum(-2).amax((0, -1)).sqrt()
     value = _spectral(module.value.weight.unflatten(0, (module.kv_heads, -1)))

@@ -67,6 +67,7 @@ def predict(
     With shared layers, ``repeat`` or ``mlp_as="activation"``, which depends on the axes, whole
     networks are drawn.
     """
+    spec.check_drawable()
     if infinite_width and gradients:
         raise InputError("gradients are predicted at finite width only; omit infinite_width.")
     whole = spec.shared_layers or repeat > 1 or spec.mlp_as == "activation"

@@ -3,8 +3,10 @@
 The package is called ``tracing`` because ``rankscope.trace`` is the function.
 """
 
+from rankscope.core.tracing._blocks import ModuleCall as ModuleCall
 from rankscope.core.tracing._blocks import (
     activations,
+    captured_calls,
     captured_input,
     captured_states,
     find_blocks,
@@ -20,7 +22,7 @@ from rankscope.core.tracing._trace import Trace, trace, trace_in_batches
 from rankscope.core.weights import refuse_broken as refuse_broken
 
 __all__ = [
-    "DEFAULT_METRICS", "MEASURES", "Provenance", "Trace", "activations", "captured_input",
-    "captured_states", "choose_measures", "evaluating", "find_blocks", "trace", "trace_in_batches",
+    "DEFAULT_METRICS", "MEASURES", "Provenance", "Trace", "activations", "captured_calls",
+    "captured_input", "captured_states", "choose_measures", "evaluating", "find_blocks", "trace", "trace_in_batches",
     "with_replaced_state",
 ]  # fmt: skip

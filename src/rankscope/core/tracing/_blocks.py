@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 from fnmatch import fnmatchcase
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple, TypeGuard
 
 from torch import Tensor, nn
 
@@ -224,6 +224,47 @@ def captured_states(blocks: Sequence[nn.Module], run: Callable[[], object]) -> l
     if not states:
         raise InputError(NONE_RAN)
     return states
+
+
+class ModuleCall(NamedTuple):
+    """One call of a module during a forward pass: the first real tensor it got and gave."""
+
+    module: nn.Module
+    x: Tensor
+    output: Tensor
+
+
+@checked
+def captured_calls(modules: Sequence[nn.Module], run: Callable[[], object]) -> list[ModuleCall]:
+    """Every call of some modules while ``run`` runs the model, in the order they ended.
+
+    Copies, as in ``captured_states``. Calls that do not map a real tensor to one are left
+    out.
+    """
+    calls: list[ModuleCall] = []
+    started: dict[nn.Module, list[Tensor | None]] = {module: [] for module in modules}
+
+    def before(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        tensors = [value for value in (*args, *kwargs.values()) if _is_state(value)]
+        started[module].append(tensors[0].clone() if tensors else None)
+
+    def after(module: nn.Module, _args: tuple[Any, ...], output: Any) -> None:
+        x, given = started[module].pop(), output if isinstance(output, tuple | list) else [output]
+        out = next((value for value in given if _is_state(value)), None)
+        if x is not None and out is not None:
+            calls.append(ModuleCall(module, x, out.clone()))
+
+    with LeftAsFound() as found, found, found, found:
+        found.without_gradients()
+        for module in started:
+            found.before(module, before)
+            found.after(module, after)
+        run()
+    return calls
+
+
+def _is_state(value: object) -> TypeGuard[Tensor]:
+    return isinstance(value, Tensor) and value.is_floating_point()
 
 
 @checked

@@ -1,183 +1,239 @@
-"""What a family is: where an architecture keeps its parts, and what is particular about them."""
+"""What a family is: a description of an architecture, mostly empty, and how it becomes a network.
 
-from abc import ABC, abstractmethod
-from collections.abc import Mapping
+A block is recognised from the calls inside it (``_recognition``), so a description only says what
+the numbers cannot: unusual names, how the library initialises, which options are not converted.
+"""
+
+import inspect
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from operator import attrgetter
-from typing import Any, ClassVar
+from types import SimpleNamespace
+from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from rankscope.arguments import checked
-from rankscope.core.network import MLP, Attention, Block, Network, Projection, Scores, Spec
-from rankscope.errors import UnsupportedModelError
-
-_ACTIVATIONS = {
-    "gelu": "gelu",
-    "gelu_python": "gelu",
-    "gelu_new": "gelu_tanh",
-    "gelu_pytorch_tanh": "gelu_tanh",
-    "relu": "relu",
-    "silu": "silu",
-    "swish": "silu",
-}
+from rankscope.core.network import Block, Described, Network, Spec, norm_rule
+from rankscope.core.tracing import evaluating, find_blocks
+from rankscope.errors import BlocksNotFoundError, UnsupportedModelError
+from rankscope.models.families._precision import full_precision
+from rankscope.models.families._recognition import (
+    Habits,
+    Observed,
+    RecognisedBlock,
+    observe,
+    recognise,
+)
 
 Original = Any
 """A module of somebody else's, whose attributes only its family knows."""
-
-
-@dataclass(frozen=True)
-class Parts:
-    """One original layer taken apart: where its parameters are, seen through views if need be."""
-
-    attention: tuple[Projection, Projection, Projection, Projection]
-    """Queries, keys, values and output."""
-    mlp: tuple[Projection, ...]
-    """Into the hidden units, out of them, and the gate if there is one."""
-    norms: Mapping[str, nn.Module]
-    scores: Scores = field(default_factory=Scores)
+_TOWERS = ("language_model", "text_model", "text_encoder")
+"""Of several stacks of blocks, those that read text."""
+_POSITIONS = re.compile(r"pos|wpe", re.IGNORECASE)
 
 
 @checked
-class Family(ABC):
-    """One architecture; stateless. Subclasses say where things are."""
+@dataclass(frozen=True)
+class Family:
+    """An architecture; only ``name`` is needed where all names in it are usual ones.
 
-    name: ClassVar[str]
-    model_types: ClassVar[tuple[str, ...]]
-    body_at: ClassVar[str] = "base_model"
-    """The module that turns token ids (or pixels) into hidden states, by its place in a model."""
-    layers_at: ClassVar[str] = "layers"
-    """The original blocks, by their place in the body."""
-    takes_positions: ClassVar[bool] = True
-    """Whether the original accepts ``position_ids``, which keep padding from shifting positions."""
-    has_position_table: ClassVar[bool] = False
+    >>> from rankscope.models.families import Family
+    >>> family = Family("nanoGPT", layers="transformer.h", roles={"fused": "attn.c_attn"})
 
-    def body(self, model: Original) -> Original:
+    ``model_types`` are the types that configurations of transformers state. ``body`` is the path
+    of the module that turns inputs into hidden states (by default the base model, of an
+    encoder-decoder its encoder), ``layers`` that of its blocks (by default found). ``roles`` name
+    projections that have unusual names: ``query``, ``key``, ``value`` or ``fused``, and ``gate``,
+    each by the end of its path in a block. ``expects`` are values of the configuration without
+    which the model is refused. ``initialised`` gives the fields of the spec that say how the
+    library draws weights. ``recognise`` takes a block apart by hand, for one that is made of no
+    known parts. ``token_axis`` is that of the original's hidden states. ``example`` makes a small
+    model for ``check``.
+    """
+
+    name: str
+    model_types: tuple[str, ...] = ()
+    body: str = ""
+    layers: str | Callable[[Original], Sequence[nn.Module]] = ""
+    roles: Mapping[str, str] = field(default_factory=dict)
+    expects: Mapping[str, Any] = field(default_factory=dict)
+    initialised: Callable[[Any], Mapping[str, Any]] | None = None
+    recognise: Callable[[Observed, Original, Any], RecognisedBlock] | None = None
+    token_axis: int = 1
+    example: Callable[[], nn.Module] | None = None
+
+    def body_of(self, model: Original) -> Original:
         """The module that turns token ids (or pixels) into hidden states."""
-        return attrgetter(self.body_at)(model)
+        if self.body:
+            return attrgetter(self.body)(model)
+        base = getattr(model, "base_model", model)
+        if getattr(config_of(base), "is_encoder_decoder", False) and hasattr(base, "encoder"):
+            return base.encoder
+        if hasattr(base, "decoder") and not hasattr(base, "encoder") and not _stacks(base):
+            return base.decoder
+        towers = [name for name in _TOWERS if isinstance(getattr(base, name, None), nn.Module)]
+        return getattr(base, towers[0]) if towers else base
 
-    def layers(self, body: Original) -> list[Original]:
+    def layers_of(self, body: Original) -> list[nn.Module]:
         """The original blocks in the order they run; a shared block stands there several times."""
-        return list(attrgetter(self.layers_at)(body))
-
-    @abstractmethod
-    def spec(self, config: Any) -> Spec:
-        """The structure of the blocks."""
-
-    @abstractmethod
-    def parts(self, layer: Original, body: Original, spec: Spec) -> Parts:
-        """Take one original block apart."""
+        if callable(self.layers):
+            return list(self.layers(body))
+        try:
+            return find_blocks(body, self.layers or None)
+        except BlocksNotFoundError as error:
+            raise UnsupportedModelError(
+                f"{type(body).__name__}: {error} To convert one of them, name the module around "
+                "it: rankscope.load(model, part='vision_model')."
+            ) from None
 
     def batch_first(self, hidden: Tensor) -> Tensor:
-        """Hidden states of the original as ``(batch, token, feature)``."""
-        return hidden
+        """Hidden states of the original as ``(batch, token, feature)``, and the other way round."""
+        return hidden if self.token_axis == 1 else hidden.transpose(0, 1)
 
-    def positions(self, token_mask: Tensor, config: Any) -> Tensor:
-        """Position ids that count real tokens only."""
-        del config
+    def takes(self, body: Original, argument: str) -> bool:
+        """Whether the original's forward pass has an argument of this name."""
+        return argument in inspect.signature(body.forward).parameters
+
+    def positions(self, body: Original, token_mask: Tensor) -> Tensor:
+        """Position ids that count real tokens only, as the original counts them."""
+        table = _position_table(body)
+        start = getattr(table, "padding_idx", None)
+        if start is not None:  # RoBERTa counts on from the padding index
+            return token_mask.cumsum(-1) * token_mask + int(start)
         return (token_mask.cumsum(-1) - 1).clamp(min=0)
 
-    def most_tokens(self, config: Any) -> int | None:
+    def most_tokens(self, body: Original) -> int | None:
         """How many tokens the position table holds; None where positions have no table."""
-        return int(config.max_position_embeddings) if self.has_position_table else None
+        table = _position_table(body)
+        if table is None:
+            return None
+        start = -1 if table.padding_idx is None else table.padding_idx
+        return int(table.num_embeddings) - int(getattr(table, "offset", 0)) - start - 1
 
-    def network(self, body: Original) -> Network:
-        """Our network on the original's parameters; blocks shared there are shared here."""
-        spec = self.spec(body.config)
-        made: dict[int, Block] = {}
-        for layer in self.layers(body):
-            if id(layer) in made:
-                continue
-            parts = self.parts(layer, body, spec)
-            query, key, value, output = parts.attention
-            up, down, *gate = parts.mlp
-            attention = Attention(
-                query=query,
-                key=key,
-                value=value,
-                output=output,
-                scores=parts.scores,
-                heads=spec.heads,
-                kv_heads=spec.kv_heads,
-                scale=spec.score_scale,
-            )
-            mlp = MLP(up=up, down=down, gate=gate[0] if gate else None, activation=spec.activation)
-            made[id(layer)] = Block(spec, attention=attention, mlp=mlp, norms=parts.norms)
-        return Network(spec, [made[id(layer)] for layer in self.layers(body)])
+    def network(
+        self, body: Original, arguments: Mapping[str, Any], token_mask: Tensor | None
+    ) -> Network:
+        """Our network on the original's parameters, recognised on a probe.
 
+        Blocks that are shared in the original are shared here.
+        """
+        config, layers = config_of(body), self.layers_of(body)
+        self._check(config)
+        habits = Habits()
+        with evaluating(body), torch.no_grad(), full_precision():
+            seen = observe(layers, lambda: body(**arguments), token_mask, self.batch_first)
+            made = [
+                recognise(block, body, config, habits, self.roles)
+                if self.recognise is None
+                else self.recognise(block, body, config)
+                for block in seen
+            ]
+        by_module = {block.block: read for block, read in zip(seen, made, strict=True)}
+        read = [by_module[layer] for layer in layers]
+        spec = self._spec(config, read, seen[0].x.shape[-1], shared=len(made) == 1)
+        blocks = {
+            id(one): Block(spec, attention=one.attention, mlp=one.mlp, norms=one.norms)
+            for one in made
+        }
+        return Network(spec, [blocks[id(one)] for one in read])
 
-def spec_of(
-    config: Any, *, mlp_width: int | None = None, activation: str = "hidden_act", **fields: Any
-) -> Spec:
-    """The spec of a configuration of transformers, whose names for a shape are the same everywhere.
+    def _check(self, config: Any) -> None:
+        for name, supported in {**_UNSUPPORTED, **self.expects}.items():
+            value = getattr(config, name, supported)
+            if value != supported:
+                raise UnsupportedModelError(
+                    f"{type(config).__name__}.{name}={value!r} is not converted (only "
+                    f"{supported!r} is); rankscope.trace works on the model without conversion."
+                )
 
-    ``activation`` is the name under which it keeps its activation; ``fields`` are what else is
-    particular about it.
-    """
-    theirs = getattr(config, activation)
-    if theirs not in _ACTIVATIONS:
-        raise UnsupportedModelError(
-            f"{type(config).__name__}.{activation}={theirs!r} is an activation rankscope does not "
-            f"have ({', '.join(_ACTIVATIONS)}); rankscope.trace works on the model without "
-            "conversion."
-        )
-    width = config.hidden_size
-    mlp_width = config.intermediate_size if mlp_width is None else mlp_width
-    known: dict[str, Any] = {"layers": config.num_hidden_layers, "width": width}
-    known |= {"heads": config.num_attention_heads, "mlp_ratio": mlp_width / width}
-    known |= {"init": float(config.initializer_range)} if "init" not in fields else {}
-    return Spec(**{**known, "activation": _ACTIVATIONS[theirs], **fields})
-
-
-def refuse(config: Any, **unsupported: Any) -> None:
-    """Raise if a configuration asks for something this family does not convert."""
-    for name, supported in unsupported.items():
-        got = getattr(config, name, supported)
-        if got != supported:
-            raise UnsupportedModelError(
-                f"{type(config).__name__}.{name}={got!r} is not converted (only {supported!r} is); "
-                "rankscope.trace works on the model without conversion."
-            )
-
-
-@dataclass(frozen=True)
-class ColumnSlice:
-    """Columns ``start:stop`` of a matrix stored as ``(input, output)``, as GPT-2 does."""
-
-    start: int = 0
-    stop: int | None = None
-
-    def weight(self, stored: Tensor) -> Tensor:
-        return stored[:, self.start : self.stop].T
-
-    def bias(self, stored: Tensor) -> Tensor:
-        return stored[self.start : self.stop]
-
-
-@dataclass(frozen=True)
-class Interleaved:
-    """Part ``index`` of ``parts`` that alternate head by head, as in GPT-NeoX's fused matrix."""
-
-    heads: int
-    index: int
-    parts: int = 3
-
-    def weight(self, stored: Tensor) -> Tensor:
-        return self.bias(stored)
-
-    def bias(self, stored: Tensor) -> Tensor:
-        apart = stored.view(self.heads, self.parts, -1, *stored.shape[1:])
-        return apart[:, self.index].flatten(0, 1)
+    def _spec(self, config: Any, read: list[RecognisedBlock], width: int, *, shared: bool) -> Spec:
+        """The structure of the blocks, which all of them share but for masks and scores."""
+        first = read[0]
+        for layer, block in enumerate(read, start=1):
+            if _shape(block) != _shape(first):
+                raise UnsupportedModelError(
+                    f"layer {layer} is built in another way than layer 1 ({_shape(block)}, not "
+                    f"{_shape(first)}); rankscope.trace works on the model without conversion."
+                )
+        attention, mlp = first.attention, first.mlp
+        norms = [norm_rule(norm, torch.float64) for block in read for norm in block.norms.values()]
+        rules = [rule for rule in norms if rule is not None]
+        words = list(dict.fromkeys(block.words for block in read if block.words))
+        projections = [attention.query, attention.value, attention.output]
+        projections += [] if mlp is None else [mlp.up, mlp.down]
+        fields: dict[str, Any] = {
+            "head_width": attention.query.weight.shape[0] // attention.heads,
+            "kv_heads": attention.kv_heads,
+            "mlp_ratio": 0.0 if mlp is None else mlp.up.weight.shape[0] / width,
+            "activation": "gelu" if mlp is None else mlp.activation,
+            "gated": mlp is not None and mlp.gate is not None,
+            "norm": "none" if not rules else "layer" if rules[0].centers else "rms",
+            "norm_eps": rules[0].eps if rules else 1e-5,
+            "layer_masks": [block.mask for block in read],
+            "bias": any(projection.bias is not None for projection in projections),
+            "shared_layers": shared and len(read) > 1,
+            "scores": Described("; ".join(words)) if words else "dot",
+            "score_scale": attention.scale,
+            **first.fields,
+        }
+        drawn: dict[str, Any] = {"init": float(getattr(config, "initializer_range", None) or 0.02)}
+        if self.initialised is not None:
+            drawn |= self.initialised(config)
+        drawn["undescribed"] = _undescribed(read)
+        return Spec(len(read), attention.heads, width, **{**fields, **drawn})
 
 
-@dataclass(frozen=True)
-class HeadAxis:
-    """A tensor ``(feature, head, head_width)`` as a map into heads or out of them, as in XLNet."""
+_UNSUPPORTED = {
+    "attention_type": "original_full",
+    "encoder_attention_type": "full",
+    "attention_chunk_size": None,
+}
+"""Options under which attention depends on the length of the text in ways no probe shows."""
 
-    out_of_heads: bool = False
 
-    def weight(self, stored: Tensor) -> Tensor:
-        return stored.flatten(1) if self.out_of_heads else stored.flatten(1).T
+def config_of(body: Original) -> Any:
+    """A model's configuration; an empty one for a module that has none."""
+    return getattr(body, "config", None) or SimpleNamespace()
 
-    def bias(self, stored: Tensor) -> Tensor:
-        return stored
+
+def _stacks(body: nn.Module) -> bool:
+    try:
+        return bool(find_blocks(body))
+    except BlocksNotFoundError:
+        return False
+
+
+def _position_table(body: nn.Module) -> Any:
+    """The table of absolute positions, if there is one: an embedding that is named so."""
+    for path, module in body.named_modules():
+        if isinstance(module, nn.Embedding) and _POSITIONS.search(path):
+            return module
+    return None
+
+
+def _shape(block: RecognisedBlock) -> str:
+    """What all layers of a network must have in common, in words."""
+    attention, mlp = block.attention, block.mlp
+    width = attention.query.weight.shape[0] // attention.heads
+    units = "no MLP" if mlp is None else f"an MLP with {mlp.activation}"
+    place = f"{block.fields['norm_place']}-norm{', parallel' * block.fields['parallel']}"
+    return (
+        f"{attention.heads} heads of width {width}, {attention.kv_heads} for keys, {units}, {place}"
+    )
+
+
+def _undescribed(read: Sequence[RecognisedBlock]) -> Iterator[str]:
+    """What a spec has no field for."""
+    if any(block.attention.gate is not None for block in read):
+        yield "gates on the output of attention"
+    if any(block.mlp is not None and block.mlp.router is not None for block in read):
+        yield "mixtures of experts"
+    if any(block.scaled for block in read):
+        yield "scaled branches"
+    if len({block.words for block in read}) > 1:
+        yield "scores that differ between layers"
+    if len({0 if block.mlp is None else block.mlp.up.weight.shape[0] for block in read}) > 1:
+        yield "MLPs of different widths"

@@ -17,7 +17,16 @@ from rankscope.models.families._architectures import family_of
 from rankscope.models.families._family import Family, Original
 from rankscope.models.families._sources import quiet
 from rankscope.models.families._tokenization import encode, input_check, special_tokens
-from rankscope.models.families._verification import Verification, compare, image_shape, sees_images
+from rankscope.models.families._verification import (
+    LONGER,
+    Probe,
+    Verification,
+    compare,
+    media_shape,
+    probe,
+    sees_images,
+    text_arguments,
+)
 from rankscope.models.text import InputCheck
 from rankscope.numerals import cut, short
 from rankscope.process import atomic_folder
@@ -47,6 +56,7 @@ class Loaded:
     name: str
     tokenizer: Any = None
     processor: Any = None
+    probes: tuple[Probe, ...] = ()
 
     def __repr__(self) -> str:
         return f"Loaded {cut(self.name)} ({self._about}): {cut(self.network.spec.describe(), 300)}"
@@ -68,7 +78,7 @@ class Loaded:
     @property
     def body(self) -> Original:
         """The part of the original that our network stands for, with its embeddings."""
-        return self.family.body(self.original)
+        return self.family.body_of(self.original)
 
     @property
     def sees_images(self) -> bool:
@@ -96,7 +106,7 @@ class Loaded:
         arguments, lost = self._arguments(source, token_mask, length)
         body, ids = self.body, arguments.get("input_ids")
         with evaluating(body):
-            captured = captured_input(self.family.layers(body), lambda: body(**arguments))
+            captured = captured_input(self.family.layers_of(body), lambda: body(**arguments))
         x = self.family.batch_first(captured)
         mask = arguments.get("attention_mask")
         real = torch.ones(x.shape[:2], dtype=torch.long) if mask is None else mask
@@ -158,22 +168,19 @@ class Loaded:
         return self._of_tensor(source, token_mask), None
 
     def _of_tensor(self, source: Tensor, token_mask: Tensor | None) -> dict[str, Any]:
-        config, tensor = self.body.config, source.to(next(self.body.parameters()).device)
+        tensor = source.to(next(self.body.parameters()).device)
         self._check(tensor)
         if tensor.ndim == 4:
             return {"pixel_values": tensor}
         if token_mask is None:
             token_mask = torch.ones(tensor.shape[:2], dtype=torch.bool)
         token_mask = valid_mask(token_mask, tuple(tensor.shape[:2])).to(tensor.device)
-        arguments = {"attention_mask": token_mask.long()}
-        if tensor.is_floating_point():
-            arguments["inputs_embeds"] = tensor
-        else:  # some originals read the padding off the ids
-            padding = getattr(config, "pad_token_id", None) or 0
-            arguments["input_ids"] = torch.where(token_mask, tensor, padding)
-        if self.family.takes_positions:
-            arguments["position_ids"] = self.family.positions(token_mask, config)
-        return arguments
+        if not token_mask.all() and not self.family.takes(self.body, "attention_mask"):
+            raise InputError(
+                f"{self.name} takes no attention_mask, so it cannot leave padding out; give "
+                "sequences of one length."
+            )
+        return text_arguments(self.family, self.body, tensor, token_mask)
 
     def _check(self, tensor: Tensor) -> None:
         """Images for a model that sees; else ids of the vocabulary or embeddings, not too long."""
@@ -186,7 +193,7 @@ class Loaded:
             raise ShapeError(
                 f"{got}; expected token ids (batch, token) or embeddings (batch, token, feature)."
             )
-        most = self.family.most_tokens(self.body.config)
+        most = self.family.most_tokens(self.body)
         if most is not None and tensor.shape[1] > most:
             raise InputError(
                 f"{tensor.shape[1]} tokens are more than the {most} positions {self.name} has; "
@@ -215,6 +222,12 @@ class Loaded:
                 "nothing; give text that is (--text), or token ids (--ids)."
             )
 
+    def verify(self) -> Verification:
+        """Compare every layer with the original's again; raise if one differs too much."""
+        verification = compare(self.family, self.body, self.network, *self.probes)
+        verification.check()
+        return verification
+
     def finish(self, hidden: Tensor, arguments: dict[str, Any]) -> Any:
         """What the original makes of other hidden states: its final norm, pooling and head.
 
@@ -222,7 +235,7 @@ class Loaded:
         ``arguments`` (``loaded.arguments(texts)``); the answer is the original's own output.
         """
         state = self.family.batch_first(hidden)  # its own inverse where the axes differ
-        layers = self.family.layers(self.body)
+        layers = self.family.layers_of(self.body)
         with evaluating(self.original):
             return with_replaced_state(layers, state, lambda: self.original(**arguments))
 
@@ -231,7 +244,7 @@ class Loaded:
         whole("count", count, least=1, most=1_000_000)
         if not self.sees_images:
             raise InputError(f"{self.name} reads text; give it texts or token ids.")
-        noise = torch.randn(count, *image_shape(self.body), generator=stream(seed, "noise images"))
+        noise = torch.randn(count, *media_shape(self.body), generator=stream(seed, "noise images"))
         return noise.to(next(self.body.parameters()))
 
     def save(self, folder: Path) -> None:
@@ -253,6 +266,8 @@ class Loaded:
             seed=seed,
             tokenizer=self.tokenizer,
             processor=self.processor,
+            family=self.family,
+            probes=self.probes,
         )
 
 
@@ -292,18 +307,34 @@ def build(
     tokenizer: Any = None,
     processor: Any = None,
     seed: int | None = None,
+    family: Family | None = None,
+    probes: Sequence[Probe] = (),
 ) -> Loaded:
-    """Find the family, build the network, verify it."""
-    family = family_of(model)
-    body = family.body(model)
-    broken = refuse_broken(body, family.layers(body))
+    """Find the family, build the network, verify it on ``probes`` (random input by default)."""
+    family = family_of(model) if family is None else family
+    body = family.body_of(model)
+    broken = refuse_broken(body, family.layers_of(body))
     if broken:  # nothing could be compared
         raise InputError(
             f"the weights {broken['not finite']} are not finite, so the model computes nothing; "
             "load them again, or look where training broke down."
         )
-    network = family.network(body)
+    probes = probes or _probes(family, body)
+    network = family.network(body, *probes[0])
     network.name, network.seed = name, seed
-    verification = compare(family, body, network)
+    verification = compare(family, body, network, *probes)
     verification.check()
-    return Loaded(network, model, family, verification, name, tokenizer, processor)
+    return Loaded(network, model, family, verification, name, tokenizer, processor, tuple(probes))
+
+
+def _probes(family: Family, body: Original) -> list[Probe]:
+    """A short probe, and of a model that reads text a longer one."""
+    first = probe(family, body)
+    if first.token_mask is None:
+        return [first]
+    arguments, mask = probe(family, body, tokens=LONGER)
+    assert mask is not None
+    if mask.shape[1] <= first.token_mask.shape[1]:
+        return [first]
+    one = {key: value[1:2] for key, value in arguments.items()}
+    return [first, Probe(one, mask[1:2])]

@@ -1,19 +1,23 @@
 """``load``: a Hub id, a folder, a model object or a built-in name → ``Loaded``."""
 
 import copy
+from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from rankscope.arguments import checked
 from rankscope.core.checks import usable_device
 from rankscope.errors import InputError, KindError, UnsupportedModelError
 from rankscope.models.families._architectures import family_of
+from rankscope.models.families._family import Family
 from rankscope.models.families._loaded import Loaded, build, fresh
+from rankscope.models.families._recognition import TOLERANCES
 from rankscope.models.families._sources import another_tokenizer, initialise, load_pretrained
-from rankscope.models.families._verification import TOLERANCES, Verification, compare
+from rankscope.models.families._verification import Probe, Verification, text_arguments
 
 
 @checked
@@ -29,6 +33,9 @@ def load(
     trust_remote_code: bool = False,
     device_map: Any = None,
     tokenizer: Any = None,
+    part: str | None = None,
+    family: Family | None = None,
+    probe: Tensor | Mapping[str, Any] | None = None,
 ) -> Loaded:
     """Load a model, build our network on its weights, and prove that the two are equal.
 
@@ -42,6 +49,13 @@ def load(
     ``trust_remote_code=True``. ``device_map`` is Accelerate's, for models larger than one device.
     ``tokenizer`` is a folder, a Hub id or a tokeniser of transformers, for a model that comes
     without one or is to be given another's.
+
+    Any architecture is tried: its blocks are recognised on a small random input and compared with
+    the original, and the error names the layer and the part that have no known form. Of a model
+    with several stacks of blocks the one that reads text is taken; ``part`` is the path of another
+    (``"vision_model"``). ``family`` describes an architecture with unusual names. ``probe`` is the
+    input to compare on, token ids or keyword arguments, for a model whose configuration does not
+    say what it reads.
     """
     if dtype is not None and dtype not in TOLERANCES:
         known = ", ".join(str(each) for each in TOLERANCES)
@@ -73,8 +87,37 @@ def load(
                 name, options, pickled=pickled, tokenizer=tokenizer
             )
     model = _placed(model, device, dtype)
-    drawn = seed if at_init else None
-    return build(model, name=name, tokenizer=reads, processor=processor, seed=drawn)
+    described = family_of(model) if family is None else family
+    if part is not None:
+        described = replace(described, body=_checked_part(model, part))
+    return build(
+        model,
+        name=name,
+        tokenizer=reads,
+        processor=processor,
+        seed=seed if at_init else None,
+        family=described,
+        probes=() if probe is None else (_given_probe(described, model, probe),),
+    )
+
+
+def _checked_part(model: nn.Module, part: str) -> str:
+    """The path of a submodule, if the model has it."""
+    try:
+        model.get_submodule(part)
+    except AttributeError:
+        names = ", ".join(name for name, _ in model.named_children())
+        raise InputError(f"part={part!r} is not in the model; it has {names}.") from None
+    return part
+
+
+def _given_probe(family: Family, model: nn.Module, probe: Tensor | Mapping[str, Any]) -> Probe:
+    """What a user wants the model to be compared on."""
+    if isinstance(probe, Mapping):
+        mask = probe.get("attention_mask")
+        return Probe(dict(probe), None if mask is None else mask.bool())
+    mask = torch.ones(probe.shape[:2], dtype=torch.bool, device=probe.device)
+    return Probe(text_arguments(family, family.body_of(model), probe, mask), mask)
 
 
 def _placed(
@@ -104,6 +147,8 @@ def _placed(
         if name.endswith("inv_freq")
     }
     model = model.to(device=device, dtype=dtype)
+    if dtype == torch.float64 and hasattr(model, "set_experts_implementation"):
+        model.set_experts_implementation("eager")  # the fused kernels have no float64
     for (module, name), buffer in kept.items():
         setattr(module, name, buffer.to(getattr(module, name).device))
     return model
@@ -111,16 +156,5 @@ def _placed(
 
 @checked
 def verify(model: Loaded | nn.Module) -> Verification:
-    """Compare every layer of our network with the original's, print the table, and return it.
-
-    Raises, after printing, if a layer differs too much.
-    """
-    if isinstance(model, Loaded):
-        verification = compare(model.family, model.body, model.network)
-    else:
-        family = family_of(model)
-        body = family.body(model)
-        verification = compare(family, body, family.network(body))
-    print(verification)
-    verification.check()
-    return verification
+    """Compare every layer of our network with the original's; raise if one differs too much."""
+    return (model if isinstance(model, Loaded) else load(model)).verify()

@@ -1,10 +1,9 @@
-"""Our network beside the original, on a small random input with padding on either side."""
+"""Our network beside the original, on small random inputs with padding on either side."""
 
-from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+import inspect
+from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -13,8 +12,10 @@ from rankscope.arguments import checked
 from rankscope.core.network import Network
 from rankscope.core.tabular import Tabular
 from rankscope.core.tracing import captured_states, evaluating
-from rankscope.errors import VerificationError
-from rankscope.models.families._family import Family, Original
+from rankscope.errors import UnsupportedModelError, VerificationError
+from rankscope.models.families._family import Family, Original, config_of
+from rankscope.models.families._precision import full_precision
+from rankscope.models.families._recognition import TOLERANCES, relative_error
 from rankscope.numerals import short
 from rankscope.streams import stream
 
@@ -22,46 +23,89 @@ if TYPE_CHECKING:
     import polars
 
 _TOKENS = 12
+LONGER = 160
+"""Tokens of the second probe, which shows windows and what else depends on the length."""
 
 
-def probe(family: Family, body: Original) -> dict[str, Any]:
-    """Keyword arguments for the original: three short sequences, or two images of noise."""
-    generator = stream(0, "probe")
-    config, weight = body.config, next(body.parameters())
-    if sees_images(body):
-        return {"pixel_values": torch.randn(2, *image_shape(body), generator=generator).to(weight)}
-    most = getattr(config, "max_position_embeddings", None) or -1
-    tokens = min(_TOKENS, most - 2) if most > 0 else _TOKENS  # XLNet says -1: no limit
-    ids = torch.randint(0, config.vocab_size, (3, tokens), generator=generator)
+class Probe(NamedTuple):
+    """Arguments on which an original runs, and which of its tokens are real (None: all)."""
+
+    arguments: dict[str, Any]
+    token_mask: Tensor | None
+
+
+def probe(family: Family, body: Original, *, tokens: int = _TOKENS) -> Probe:
+    """Random input: three short texts with padding on either side, or two images or sounds."""
+    generator, config = stream(0, "probe"), config_of(body)
+    weight = next(body.parameters())
+    kind = getattr(body, "main_input_name", "input_ids")
+    if kind != "input_ids":
+        shape = media_shape(body)
+        return Probe({kind: torch.randn(2, *shape, generator=generator).to(weight)}, None)
+    words = getattr(config, "vocab_size", None)
+    if not words:
+        raise UnsupportedModelError(
+            f"{type(body).__name__} states no vocab_size, so there is nothing to try it on; give "
+            "an input: rankscope.load(model, probe=ids)."
+        )
+    most = family.most_tokens(body)
+    tokens = tokens if most is None else min(tokens, most)
+    ids = torch.randint(0, words, (3, tokens), generator=generator)
     padding = getattr(config, "pad_token_id", None) or 0
-    ids = torch.where(ids == padding, (padding + 1) % config.vocab_size, ids)
+    ids = torch.where(ids == padding, (padding + 1) % words, ids)
     mask = torch.ones(3, tokens, dtype=torch.bool)
-    mask[0, : tokens // 3] = False
-    mask[1, -(tokens // 4) :] = False
-    arguments: dict[str, Any] = {
-        "input_ids": torch.where(mask, ids, padding),
-        "attention_mask": mask.long(),
-    }
-    if family.takes_positions:
-        arguments["position_ids"] = family.positions(mask, config)
-    return {name: tensor.to(weight.device) for name, tensor in arguments.items()}
+    if family.takes(body, "attention_mask"):
+        mask[1, -(tokens // 4) :] = False
+        if family.takes(body, "position_ids") or not family.most_tokens(body):
+            mask[0, : tokens // 3] = False
+    return Probe(text_arguments(family, body, ids.to(weight.device), mask.to(weight.device)), mask)
+
+
+def text_arguments(
+    family: Family, body: Original, ids: Tensor, token_mask: Tensor
+) -> dict[str, Any]:
+    """Token ids (or embeddings in their place) and their mask as the original takes them."""
+    arguments: dict[str, Any] = {}
+    if family.takes(body, "attention_mask"):
+        arguments["attention_mask"] = token_mask.long()
+    if family.takes(body, "position_ids"):
+        arguments["position_ids"] = family.positions(body, token_mask)
+    if ids.is_floating_point():
+        return {"inputs_embeds": ids, **arguments}
+    padding = getattr(config_of(body), "pad_token_id", None) or 0
+    name = "input_ids" if family.takes(body, "input_ids") else _first_argument(body)
+    # Some originals read the padding off the ids.
+    return {name: torch.where(token_mask, ids, padding), **arguments}
+
+
+def _first_argument(body: Original) -> str:
+    return next(iter(inspect.signature(body.forward).parameters))
 
 
 def sees_images(body: Original) -> bool:
     """Whether a model's input is images, not token ids."""
-    return hasattr(body.config, "image_size")
+    return getattr(body, "main_input_name", "input_ids") == "pixel_values"
 
 
-def image_shape(body: Original) -> tuple[int, int, int]:
-    """Channels, height and width of the images a model sees."""
-    size = body.config.image_size
-    height, width = (size, size) if isinstance(size, int) else size
-    return body.config.num_channels, height, width
-
-
-TOLERANCES = {torch.float64: 1e-8, torch.float32: 1e-4, torch.float16: 2e-2, torch.bfloat16: 1e-1}
-"""Largest relative error allowed per dtype. Halves differ by their rounding, layer after layer; in
-float64 rotary tables, which are float32 everywhere, differ by a rounding from device to device."""
+def media_shape(body: Original) -> tuple[int, ...]:
+    """The shape of one image, spectrogram or sound as a model takes it."""
+    config, kind = config_of(body), body.main_input_name
+    if kind == "pixel_values":
+        size = config.image_size
+        height, width = (size, size) if isinstance(size, int) else size
+        return config.num_channels, height, width
+    bins, frames = (
+        getattr(config, "num_mel_bins", None),
+        getattr(config, "max_source_positions", None),
+    )
+    if kind == "input_features" and bins and frames:
+        return bins, 2 * frames
+    if kind == "input_values":
+        return (4000,)
+    raise UnsupportedModelError(
+        f"{type(body).__name__} takes {kind} of a shape its configuration does not state; give an "
+        "input: rankscope.load(model, probe={...})."
+    )
 
 
 @checked
@@ -110,51 +154,24 @@ class Verification(Tabular):
         return "\n".join([head, *rows])
 
 
-def compare(family: Family, body: nn.Module, network: Network) -> Verification:
-    """Run both on the same input and compare every layer's output."""
-
-    def relative_error(mine: Tensor, other: Tensor) -> float:
-        size = torch.linalg.vector_norm(other.double())
-        error = torch.linalg.vector_norm(mine.double() - other.double())
-        return float(error / size) if size > 0 else float(error)
-
-    arguments = probe(family, body)
-    mask = arguments.get("attention_mask")
-    token_mask = None if mask is None else mask.bool()
-    valid = slice(None) if token_mask is None else token_mask.cpu()
+def compare(family: Family, body: nn.Module, network: Network, *probes: Probe) -> Verification:
+    """Run both on the same inputs and compare every layer's output; the largest error counts."""
+    worst = [0.0] * network.spec.layers
     with evaluating(body), torch.no_grad():
-        with true_precision(body):
-            x, *theirs = states(family, body, arguments)
-        errors = tuple(
-            relative_error(mine.cpu()[valid], other.cpu()[valid])
-            for mine, other in zip(network.states(x, token_mask), theirs, strict=True)
-        )
-    return Verification(family.name, errors, TOLERANCES[x.dtype])
+        for arguments, token_mask in probes:
+            with full_precision():
+                x, *theirs = states(family, body, arguments)
+            mask = None if token_mask is None else token_mask.to(x.device)
+            errors = (
+                relative_error(mine, other, token_mask)
+                for mine, other in zip(network.states(x, mask), theirs, strict=True)
+            )
+            # Not max(), which would drop a NaN.
+            worst = [new if not new <= old else old for old, new in zip(worst, errors, strict=True)]
+    return Verification(family.name, tuple(worst), TOLERANCES[x.dtype])
 
 
 def states(family: Family, body: Original, arguments: Mapping[str, Any]) -> list[Tensor]:
     """The original's own hidden states: the blocks' input, then every block's output."""
-    captured = captured_states(family.layers(body), lambda: body(**arguments))
+    captured = captured_states(family.layers_of(body), lambda: body(**arguments))
     return [family.batch_first(state) for state in captured]
-
-
-@contextmanager
-def true_precision(original: nn.Module) -> Iterator[None]:
-    """Let the original's RMSNorms compute in the model's precision while the context lasts.
-
-    They step down to float32 inside, also in a float64 model; ours do not, and in float64 the
-    difference, not the conversion, would be what is compared.
-    """
-    with ExitStack() as undo:
-        for module in original.modules():
-            eps, gain = getattr(module, "variance_epsilon", None), getattr(module, "weight", None)
-            if eps is not None and isinstance(gain, Tensor) and gain.dtype == torch.float64:
-                if "forward" in vars(module):  # its own, which Accelerate gives it
-                    undo.callback(setattr, module, "forward", vars(module)["forward"])
-                undo.callback(delattr, module, "forward")  # before that: the last comes first
-                module.forward = partial(_rms_norm, module, eps)
-        yield
-
-
-def _rms_norm(module: Original, eps: float, hidden: Tensor) -> Tensor:
-    return nn.functional.rms_norm(hidden, hidden.shape[-1:], module.weight, eps)
