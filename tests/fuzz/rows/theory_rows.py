@@ -92,7 +92,7 @@ add(
     basin=0.5,
     basin_error=0.1,
 )
-add("theory.EveryRank", theory.EveryRank, network=NET, equilibria=(EQUILIBRIUM,))
+add("theory.EveryRank", theory.EveryRank, eigenvalues=EVERY.eigenvalues, equilibria=(EQUILIBRIUM,))
 add(
     "theory.Equilibria",
     theory.Equilibria,
@@ -114,7 +114,8 @@ add(
     descended=1,
     descended_stable=0,
     radius=1.0,
-    network=NET,
+    query_key=torch.eye(2),
+    values=torch.eye(2),
     best=EQUILIBRIUM,
 )
 add(

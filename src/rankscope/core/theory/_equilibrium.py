@@ -212,8 +212,27 @@ _ZERO = 1e-20
 
 
 @checked
+class EquilibriumTable(Tabular):
+    """An answer that consists of equilibria: its table and its chart."""
+
+    def _listed(self) -> "Sequence[Equilibrium]":
+        raise NotImplementedError
+
+    @property
+    def table(self) -> "polars.DataFrame":
+        """By equilibrium (``index``, from 1 on): rank, stability, accuracy and basin."""
+        from rankscope import tables
+
+        return tables.from_rows(("index", "metric", "value"), equilibrium_rows(self._listed()))
+
+    def plot(self, metric: str | None = None) -> "figures.Figure":
+        """The rank, or another ``metric``, of each equilibrium."""
+        return plot_along(self.table, "index", "equilibrium", metric)
+
+
+@checked
 @dataclass(frozen=True, repr=False)
-class Equilibrium(Tabular):
+class Equilibrium(EquilibriumTable):
     """Tokens that one pass through a network returns unchanged.
 
     ``residual`` is ``‖F(X) − X‖_F``. ``distance`` is how far away the exact equilibrium is at most,
@@ -240,16 +259,8 @@ class Equilibrium(Tabular):
         """Every small perturbation dies out."""
         return self.stability.stable
 
-    @property
-    def table(self) -> "polars.DataFrame":
-        """Rank, stability, accuracy and basin, as the only equilibrium (``index`` 1)."""
-        from rankscope import tables
-
-        return tables.from_rows(("index", "metric", "value"), equilibrium_rows([self]))
-
-    def plot(self, metric: str | None = None) -> "figures.Figure":
-        """The rank, or another ``metric``."""
-        return plot_along(self.table, "index", "equilibrium", metric)
+    def _listed(self) -> "Sequence[Equilibrium]":
+        return [self]
 
     @property
     def isolated(self) -> bool:

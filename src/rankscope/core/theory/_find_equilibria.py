@@ -2,9 +2,9 @@
 
 import math
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import torch
 from jaxtyping import Float, Int
@@ -14,16 +14,10 @@ from rankscope.arguments import Count, Range, Seed, checked
 from rankscope.core.checks import finite, real
 from rankscope.core.network import Block, Network
 from rankscope.core.shapes import Hidden
-from rankscope.core.tabular import Tabular, plot_along
-from rankscope.core.theory._equilibrium import Equilibrium, equilibrium_rows, measure, refine
+from rankscope.core.theory._equilibrium import Equilibrium, EquilibriumTable, measure, refine
 from rankscope.errors import InputError, ShapeError
 from rankscope.numerals import short
 from rankscope.streams import stream
-
-if TYPE_CHECKING:
-    import polars
-
-    from rankscope.show import figures
 
 _LONGEST_CYCLE = 8
 _MOST_ENTRIES = 512  # the Jacobian has the square of it, for many samples
@@ -31,7 +25,7 @@ _MOST_ENTRIES = 512  # the Jacobian has the square of it, for many samples
 
 @checked
 @dataclass(frozen=True, repr=False)
-class Equilibria(Tabular):
+class Equilibria(EquilibriumTable):
     """Every equilibrium that was found, the one with the largest basin first.
 
     Of the random ``starts``, ``settled`` converged under plain iteration, ``cycles`` are pairs
@@ -53,16 +47,8 @@ class Equilibria(Tabular):
     def __len__(self) -> int:
         return len(self.found)
 
-    @property
-    def table(self) -> "polars.DataFrame":
-        """By equilibrium (``index``, from 1 on): rank, stability, accuracy and basin."""
-        from rankscope import tables
-
-        return tables.from_rows(("index", "metric", "value"), equilibrium_rows(self.found))
-
-    def plot(self, metric: str | None = None) -> "figures.Figure":
-        """The rank, or another ``metric``, of each equilibrium."""
-        return plot_along(self.table, "index", "equilibrium", metric)
+    def _listed(self) -> Sequence[Equilibrium]:
+        return self.found
 
     @property
     def ranks(self) -> tuple[int, ...]:
