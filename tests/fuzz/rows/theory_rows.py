@@ -96,7 +96,7 @@ add("theory.EveryRank", theory.EveryRank, eigenvalues=EVERY.eigenvalues, equilib
 add(
     "theory.Equilibria",
     theory.Equilibria,
-    found=(EQUILIBRIUM,),
+    equilibria=(EQUILIBRIUM,),
     starts=1,
     settled=1,
     cycles=(),
@@ -125,5 +125,5 @@ add(
 )
 add("theory.Bounds", theory.Bounds, layers=BOUNDS.layers)
 add("theory.LayerBounds", theory.LayerBounds, **vars(BOUNDS.layers[0]))
-add("theory.Ergodicity", theory.Ergodicity, each=X[0], log_products=X[0])
+add("theory.Ergodicity", theory.Ergodicity, coefficients=X[0], log_products=X[0])
 add("theory.GraphFacts", theory.GraphFacts, **vars(theory.graph_facts("causal", 3)))

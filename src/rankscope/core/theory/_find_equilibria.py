@@ -2,7 +2,7 @@
 
 import math
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Annotated
 
@@ -34,7 +34,7 @@ class Equilibria(EquilibriumTable):
     chaos.
     """
 
-    found: tuple[Equilibrium, ...]
+    equilibria: tuple[Equilibrium, ...]
     starts: int
     settled: int
     cycles: tuple[tuple[int, int], ...]
@@ -42,34 +42,31 @@ class Equilibria(EquilibriumTable):
     wandering: int
 
     def __iter__(self) -> Iterator[Equilibrium]:
-        return iter(self.found)
+        return iter(self.equilibria)
 
     def __len__(self) -> int:
-        return len(self.found)
-
-    def _listed(self) -> Sequence[Equilibrium]:
-        return self.found
+        return len(self.equilibria)
 
     @property
     def ranks(self) -> tuple[int, ...]:
         """The ranks that occur, smallest first."""
-        return tuple(sorted({equilibrium.rank for equilibrium in self.found}))
+        return tuple(sorted({equilibrium.rank for equilibrium in self.equilibria}))
 
     @property
     def stable(self) -> tuple[Equilibrium, ...]:
         """Those at which every small perturbation dies out."""
-        return tuple(equilibrium for equilibrium in self.found if equilibrium.stable)
+        return tuple(equilibrium for equilibrium in self.equilibria if equilibrium.stable)
 
     @property
     def collapsed(self) -> tuple[Equilibrium, ...]:
         """Those at which all tokens are equal; tokens at ±x have rank one and are not."""
-        return tuple(equilibrium for equilibrium in self.found if equilibrium.collapsed)
+        return tuple(equilibrium for equilibrium in self.equilibria if equilibrium.collapsed)
 
     def __repr__(self) -> str:
         ranks = ", ".join(map(str, self.ranks)) or "none"
         cycling = sum(times for _, times in self.cycles)
         return (
-            f"Equilibria({len(self.found)} found, {len(self.stable)} stable, "
+            f"Equilibria({len(self.equilibria)} found, {len(self.stable)} stable, "
             f"{len(self.collapsed)} collapsed, ranks {ranks}; of {self.starts} random starts "
             f"{self.settled} settled, {cycling} cycled, {self.diverged} diverged, "
             f"{self.wandering} wandered)"
@@ -125,18 +122,14 @@ def find_equilibria(
         apart = torch.stack([(settled - x).abs().flatten(1).amax(-1) for x in distinct])
         nearest.update(apart.argmin(0).tolist())
     shares = [nearest[index] / starts for index in range(len(distinct))]
-    equilibria = [
-        # The error is that of a binomial share.
+    equilibria = [  # the error is that of a binomial share
         replace(measure(network, x), basin=p, basin_error=math.sqrt(p * (1 - p) / starts))
         for x, p in zip(distinct, shares, strict=True)
     ]
+    equilibria.sort(key=lambda equilibrium: (-(equilibrium.basin or 0.0), equilibrium.rank))
     ends = Counter(period.tolist())
     return Equilibria(
-        found=tuple(
-            sorted(
-                equilibria, key=lambda equilibrium: (-(equilibrium.basin or 0.0), equilibrium.rank)
-            )
-        ),
+        equilibria=tuple(equilibria),
         starts=starts,
         settled=ends[1],
         cycles=tuple(sorted((p, times) for p, times in ends.items() if p > 1)),

@@ -6,7 +6,6 @@ search: it finds stable equilibria of full rank, though rarely at random, and cl
 instability the more tokens there are.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Literal, NamedTuple
 
@@ -18,13 +17,8 @@ from rankscope.arguments import Count, Range, checked
 from rankscope.core.masks import as_mask
 from rankscope.core.network import Network
 from rankscope.core.tabular import Tabular
-from rankscope.core.theory._equilibrium import (
-    Equilibrium,
-    EquilibriumTable,
-    equilibrium_at,
-    equilibrium_rows,
-    measure,
-)
+from rankscope.core.theory import _equilibrium as fixed_points
+from rankscope.core.theory._equilibrium import Equilibrium, EquilibriumTable
 from rankscope.errors import InputError
 from rankscope.numerals import plural, short, span_of
 from rankscope.streams import stream
@@ -98,16 +92,16 @@ class StableSearch(Tabular):
         rows = (
             (f"{design.mask} mask, {design.attention} attention", "tokens", design.tokens, *row)
             for design in self.designs
-            for _, *row in equilibrium_rows([design.best])
+            for _, *row in fixed_points.equilibrium_rows([design.best])
         )
         return tables.from_rows(("variant", "parameter", "setting", "metric", "value"), rows)
 
-    def plot(self, metric: str = "spectral_radius") -> "figures.Figure":
+    def plot(self, metric: str | None = None) -> "figures.Figure":
         """The spectral radius, or another ``metric``, against the number of tokens."""
         from rankscope import tables
         from rankscope.show import figures
 
-        return figures.by_setting(tables.summary(self.table), metric=metric)
+        return figures.by_setting(tables.summary(self.table), metric=metric or "spectral_radius")
 
     @property
     def best(self) -> Designs | None:
@@ -156,12 +150,9 @@ def stable_search(
     """
     if not tokens or min(tokens) < 2 or max(tokens) > _MOST_TOKENS:
         raise InputError(f"tokens={tokens} is out of range; expected some of 2 to {_MOST_TOKENS}.")
-    designs = (
-        _search(mask, attention, count, draws, min(descents, draws), steps, seed)
-        for mask, attention in _FAMILIES
-        for count in tokens
-    )
-    return StableSearch(tuple(designs))
+    sizes = draws, min(descents, draws), steps, seed
+    cases = ((*family, count) for family in _FAMILIES for count in tokens)
+    return StableSearch(tuple(_search(*case, *sizes) for case in cases))
 
 
 def design_step(
@@ -191,15 +182,8 @@ def design_step(
     return w, jacobian.flatten(3).flatten(1, 2)
 
 
-def _search(
-    mask: str,
-    attention: AttentionKind,
-    tokens: int,
-    draws: int,
-    descents: int,
-    steps: int,
-    seed: int,
-) -> Designs:
+def _search(mask: str, attention: AttentionKind, tokens: int, *sizes: int) -> Designs:
+    draws, descents, steps, seed = sizes
     allowed = as_mask(mask).matrix(tokens)
     drawn = _draw(tokens, draws, attention, stream(seed, "designs", mask, attention, tokens))
     radii = _spectral_radii(design_step(drawn.x, drawn.log_c.exp(), drawn.query_key, allowed)[1])
@@ -209,7 +193,7 @@ def _search(
     x, log_c, query_key = (part[[int(reached.argmin())]] for part in end)
     values, _ = design_step(x, log_c.exp(), query_key, allowed)
     network = _sphere_layer(query_key[0], values[0], head_width=1, mask=mask)
-    best = equilibrium_at(network, x[0])
+    best = fixed_points.equilibrium_at(network, x[0])
     return Designs(
         mask=mask,
         attention=attention,
@@ -310,9 +294,6 @@ class EveryRank(EquilibriumTable):
         values = torch.diag(self.eigenvalues)
         return _sphere_layer(0 * values, values, head_width=len(values), mask="causal")
 
-    def _listed(self) -> Sequence[Equilibrium]:
-        return self.equilibria
-
     def __repr__(self) -> str:
         radii = [equilibrium.stability.radius for equilibrium in self.equilibria]
         stable = sum(equilibrium.stable for equilibrium in self.equilibria)
@@ -332,16 +313,16 @@ def every_rank(
     [1, 2, 3]
 
     Causal mask, uniform attention, ``W = diag(λ₁ < λ₂ < …)`` with ``λ_k ∝ growth^k``; from 4 on,
-    each further token can provably add a direction of its own. They answer whether equilibria of every rank exist, not whether they are reached: token 1 is the eigenvector
-    of the smallest eigenvalue, so a perturbation of it towards the largest grows by
-    ``growth^(n − 1)`` in each step, and all of them are unstable (derived). For stable ones see
-    ``stable_search``.
+    each token provably can add a direction. They show that equilibria of every rank exist, not that
+    they are reached: token 1 is the eigenvector of the smallest eigenvalue, so a perturbation of it
+    towards the largest grows by ``growth^(n − 1)`` in each step, and all of them are unstable
+    (derived). For stable ones see ``stable_search``.
     """
     # The sphere ignores the scale of W; the largest eigenvalue is set to one.
     eigenvalues = growth ** torch.arange(1 - tokens, 1, dtype=torch.float64)
     network = EveryRank(eigenvalues, ()).network
     configurations = (_configuration_of_rank(rank, eigenvalues) for rank in range(1, tokens + 1))
-    return EveryRank(eigenvalues, tuple(measure(network, x) for x in configurations))
+    return EveryRank(eigenvalues, tuple(fixed_points.measure(network, x) for x in configurations))
 
 
 def _configuration_of_rank(

@@ -141,9 +141,9 @@ def position_table(network: Network, x: Tensor, token_mask: Tensor) -> pl.DataFr
     """
     matrices = list(collapsed_patterns(network, x, token_mask))
     mixing = ergodicity(matrices, token_mask=token_mask)
-    differ = bool((mixing.each > _ROUNDING).all())
+    differ = bool((mixing.coefficients > _ROUNDING).all())
     columns = {
-        TAU: mixing.each,
+        TAU: mixing.coefficients,
         PRODUCT: mixing.log_products / math.log(10),
         SECOND: second_modulus(torch.stack(matrices)),
     }

@@ -252,7 +252,7 @@ def _design_sentence(config: Config, design: Designs, reached: Equilibria) -> st
         f"{design.drawn_stable} of {design.drawn} random designs of full rank are stable, "
         f"{design.descended_stable} of {design.descended} after descent; the best has spectral "
         f"radius {short(design.radius)} ({verdict}, rank {design.best.rank}). "
-        f"The design and {config.starts} random starts lead to {len(reached.found)} equilibria of "
+        f"The design and {config.starts} random starts lead to {len(reached)} equilibria of "
         f"its values, {len(reached.stable)} of them stable; the share of random starts that end in "
         f"one of those: {ends or 'none'}."
     )
