@@ -41,7 +41,7 @@ NAMES = {
         as_mask causal_window from_edges intersection union window
     """,
     "rankscope.core.metrics": """
-        AttentionScores Bracket Certified Deviations Estimate EstimatedSpectra Evidence
+        AttentionScores Bracket Certified Deviations EstimatedSpectra RankEstimate SpectralEvidence
         Spectra SpectrumProbe StateStatistics attention_entropy deviations dispersion
         dobrushin dobrushin_bounds dobrushin_lower dobrushin_upper effective_rank
         estimated_spectra high_pass_ratio largest_weight matrix_norm mean_cosine
