@@ -164,13 +164,13 @@ def judge(config: Config, table: pl.DataFrame) -> kit.Answer:
             {name: _values(table, depth, name, metric) for name in VARIANTS}
             for metric in (RESIDUAL, ACCURACY)
         )
-        told = []
+        pairs = []
         for other, against in ((REMOVED, "skips removed after training"), (ALONE, "no MLPs")):
             wins = _wins(ends[MLPS], ends[other])
             stated[f"{depth}, against {against}"] = wins == config.seeds
             beyond[f"{depth}, against {against}"] = _wins(right[MLPS], right[other]) == config.seeds
-            told.append(f"{power_of_ten(fmean(ends[other]))} with {against} ({wins})")
-        words.append(f"{depth}: {power_of_ten(fmean(ends[MLPS]))} against {' and '.join(told)}")
+            pairs.append(f"{power_of_ten(fmean(ends[other]))} with {against} ({wins})")
+        words.append(f"{depth}: {power_of_ten(fmean(ends[MLPS]))} against {' and '.join(pairs)}")
         listing += [
             (depth, name, power_of_ten(fmean(ends[name])), fmean(right[name])) for name in VARIANTS
         ]

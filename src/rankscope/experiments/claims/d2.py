@@ -87,7 +87,7 @@ def measure(config: Config, on_step: kit.OnStep) -> kit.Measured[Networks]:
         name: bounds(network.double(), x[:1], token_mask=token_mask[:1])
         for (name, network), _ in kit.tracked(networks.items(), on_bounds)
     }
-    checked = {name: check(scales[name], held, laws[name]) for name, held in bounded.items()}
+    checked = {name: check(scales[name], bounds, laws[name]) for name, bounds in bounded.items()}
     of_heads, of_scale = (pl.col("variant").str.split(", ").list.get(part) for part in (0, 1))
     by_scale = compared.table.with_columns(model=of_scale, variant=of_heads)
     # The network for which the theorem promises most is also shown beside its bounds.
@@ -199,7 +199,7 @@ def judge(config: Config, measured: kit.Measured[Networks]) -> kit.Answer:
 def cubic_up_to(config: Config, checked: Networks) -> float:
     """The largest scale up to which the last steps of every network grow threefold; 0 if none."""
     slow = {network.scale for network in checked.values() if not network.law.cubic}
-    return max((each for each in config.scales if each < min(slow, default=inf)), default=0.0)
+    return max((scale for scale in config.scales if scale < min(slow, default=inf)), default=0.0)
 
 
 def _sentences(config: Config, checked: Networks, covered: float) -> Iterator[str]:

@@ -80,7 +80,7 @@ def measure(config: Config, on_step: kit.OnStep) -> kit.Measured[Mapping[str, st
             mask = None if subject.token_mask is None else subject.token_mask[text]
             rows += [
                 (depth, number, metric, float(value))
-                for depth, metric, value in chain([each[text] for each in patterns], path, mask)
+                for depth, metric, value in chain([row[text] for row in patterns], path, mask)
             ]
         measured[name] = tables.from_rows(("layer", "sample", "metric", "value"), rows)
     return kit.Measured(tables.joined(measured, column="model"), facts=families)

@@ -126,14 +126,14 @@ def measure(config: Config, on_step: kit.OnStep) -> pl.DataFrame:
     for (width, scale, kind), _ in kit.tracked(
         product(config.widths, config.scales, (GAUSSIAN, ORTHOGONAL)), on_bends
     ):
-        place = f"{width} features"
+        panel = f"{width} features"
         mean, deviation = expected_growth(width, scale, kind)
         error = deviation / math.sqrt(config.layers * config.draws)
-        rows.append((place, kind + EXPECTED, scale, 0, GROWTH, mean, error))
+        rows.append((panel, kind + EXPECTED, scale, 0, GROWTH, mean, error))
         for draw in range(config.draws):
             network = draw_network(config, width, scale, kind, draw)
             rows += [
-                (place, kind, scale, draw, *figure, None)
+                (panel, kind, scale, draw, *figure, None)
                 for figure in bend_figures(network).items()
             ]
     for ((plus, minus), scale), _ in kit.tracked(product(config.counts, config.scales), on_fates):

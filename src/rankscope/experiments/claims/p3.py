@@ -206,7 +206,7 @@ def judge(config: Config, table: pl.DataFrame) -> kit.Answer:
     for model in others:
         both = checks[model] | derived[model]
         beyond |= {f"{model}, {name}": ok for name, ok in both.items()}
-    against = "; ".join(name for name, held in beyond.items() if not held)
+    against = "; ".join(name for name, holds in beyond.items() if not holds)
     figures: dict[str, float] = {}
     for name in (PLAIN, SCALED):
         shares = curves[usual, f"{name}, {CHAINED}", _SHARE]
@@ -233,7 +233,7 @@ def judge(config: Config, table: pl.DataFrame) -> kit.Answer:
 def _verdict(curves: Curves, model: str, checks: Mapping[str, bool], networks: int) -> str:
     """What is supported at initialisation and what is not, with the exponent of the growth."""
     sides = [
-        ", ".join(name for name, held in checks.items() if held is side) for side in (True, False)
+        ", ".join(name for name, holds in checks.items() if holds is side) for side in (True, False)
     ]
     growth = _growth(curves, model, PLAIN, MEASURED)
     return (

@@ -169,7 +169,7 @@ def judge(_: Config, table: pl.DataFrame) -> kit.Answer:
         f"{size}, weights × {scale:g}": min(_shares(values, WEIGHTS)) >= _SAYS
         for (size, scale), values in layers.items()
     }
-    held = [case for case, ok in says.items() if ok]
+    holds = [case for case, ok in says.items() if ok]
     return kit.Answer(
         (
             *(_sentence(size, layers) for size in dict.fromkeys(size for size, _ in layers)),
@@ -190,12 +190,12 @@ def judge(_: Config, table: pl.DataFrame) -> kit.Answer:
         },
         beyond=says,
         on_beyond={
-            "depends": f"the scale of the weights: the bound is informative in {len(held)} of "
-            f"{len(says)} settings: {'; '.join(held)}"
+            "depends": f"the scale of the weights: the bound is informative in {len(holds)} of "
+            f"{len(says)} settings: {'; '.join(holds)}"
         },
         key_figures={
             "smallest entropy found over the bound, largest": max(over),
-            "settings of which the bound says something, share": len(held) / len(says),
+            "settings of which the bound says something, share": len(holds) / len(says),
         },
     )
 

@@ -129,7 +129,7 @@ class Design(NamedTuple):
     """One point of the map; ``place`` is that of the norms, as a ``Spec`` has it and checks it."""
 
     layers: int
-    place: str
+    placement: str
     attention_skip: float
     mlp_skip: float
     scale: float
@@ -168,8 +168,8 @@ class Config(kit.Config):
     def designs(self) -> tuple[Design, ...]:
         """The whole map; designs that differ only in the scale of their weights stand together."""
         return tuple(
-            Design(layers, place, *skips, scale)
-            for layers, place, skips, scale in product(
+            Design(layers, placement, *skips, scale)
+            for layers, placement, skips, scale in product(
                 self.depths, self.places, self.skips, self.scales
             )
         )
@@ -191,7 +191,7 @@ class Config(kit.Config):
             self.plan.heads,
             self.plan.width,
             mlp_ratio=self.mlp_ratio,
-            norm_place=cast(Literal["pre", "post", "both"], design.place),
+            norm_place=cast(Literal["pre", "post", "both"], design.placement),
             activation="silu",
             gated=True,
             attention_skip=design.attention_skip,
@@ -267,8 +267,8 @@ def _train(config: Config, on_step: kit.OnStep) -> list[list[float]]:
         }
         by_rate = reached_losses(specs, config.plan, config.rates, on_shape, most=config.guess)
         for start in range(0, len(specs), seeds):
-            whole = [losses[start : start + seeds] for losses in by_rate]
-            parts = [_of_run(config, whole, run) for run in range(config.runs)]
+            by_seed = [losses[start : start + seeds] for losses in by_rate]
+            parts = [_of_run(config, by_seed, run) for run in range(config.runs)]
             better.append([loss for part in parts for loss in min(part, key=sum)])
     return better
 
@@ -294,7 +294,7 @@ def forecast_table(
     members: dict[str, list[int]] = {group: [] for group in config.groups}
     for number, (design, reached) in enumerate(zip(config.designs, losses, strict=True)):
         depth, start = plural(design.layers, "layer"), f"scale {design.scale:g}"
-        branch = f"{design.place}-norm, skips {design.attention_skip:g} and {design.mlp_skip:g}"
+        branch = f"{design.placement}-norm, skips {design.attention_skip:g} and {design.mlp_skip:g}"
         rows += [
             (start, depth, branch, name, setting, sample, LOSS, loss)
             for name, setting in settings[number].items()
@@ -367,9 +367,9 @@ def judge(config: Config, table: pl.DataFrame) -> kit.Answer:
             _describe_zero(table, config.guess),
         ),
         stated={
-            f"{start}, run {run}": held
+            f"{start}, run {run}": holds
             for start in STARTS
-            for run, held in enumerate(enough[start], 1)
+            for run, holds in enumerate(enough[start], 1)
         }
         if tried
         else {},
@@ -377,7 +377,7 @@ def judge(config: Config, table: pl.DataFrame) -> kit.Answer:
             "holds": words,
             "fails": words,
             "depends": f"where exponents are taken, and on the seed: {words}"
-            if any(0 < sum(held) < config.runs for held in enough.values())
+            if any(0 < sum(holds) < config.runs for holds in enough.values())
             else f"where exponents are taken: {words}",
             "not tried": "the designs differ by no more than the seeds do",
         },

@@ -59,7 +59,7 @@ _CENTERED = "all masks with a center"
 
 @checked
 @dataclass(frozen=True)
-class Values:
+class ValueScaling:
     """Values that are scaled, or not orthogonal; ``uniform`` attention does not follow the states.
 
     Hidden states that grow make ordinary attention one-hot, so that its weights have no bound
@@ -74,14 +74,14 @@ class Values:
     scores: float = 1.0
 
 
-class Case(NamedTuple):
+class MaskCase(NamedTuple):
     """A network: the masks that its layers take in turn, one or several, and its values."""
 
     panel: str
     name: str
     masks: tuple[Mask, ...]
     tokens: int
-    values: Values = Values("orthogonal")
+    values: ValueScaling = ValueScaling("orthogonal")
 
 
 @dataclass(frozen=True)
@@ -102,11 +102,11 @@ class Config(depths.DeepConfig):
     without_center: tuple[str, ...] = ("block:16", "window:4 & block:24")
     few: tuple[tuple[str, int], ...] = (("causal", 2), ("star:1", 4))
     weak: float = 0.1
-    values: tuple[Values, ...] = (
-        Values("values × 0.5", 0.5),
-        Values("values × 1.1", 1.1),
-        Values("values × 1.1 under uniform attention", 1.1, uniform=True),
-        Values("random values", init="lecun"),
+    values: tuple[ValueScaling, ...] = (
+        ValueScaling("values × 0.5", 0.5),
+        ValueScaling("values × 1.1", 1.1),
+        ValueScaling("values × 1.1 under uniform attention", 1.1, uniform=True),
+        ValueScaling("random values", init="lecun"),
     )
     values_mask: str = "window:8"
     changing: tuple[tuple[str, ...], ...] = (
@@ -115,7 +115,7 @@ class Config(depths.DeepConfig):
         ("block:16", "block:8"),
     )
 
-    def cases(self) -> list[Case]:
+    def cases(self) -> list[MaskCase]:
         """Every network that is tried, panel by panel; random masks follow the seed."""
 
         def masks(*names: str) -> tuple[Mask, ...]:
@@ -124,15 +124,17 @@ class Config(depths.DeepConfig):
         single = {WINDOWS: self.windows, OTHERS: self.others, NO_CENTER: self.without_center}
         turns = [(panel, masks(name)) for panel, names in single.items() for name in names]
         turns += [(CHANGING, masks(*names)) for names in self.changing]
-        cases = [Case(p, " then ".join(map(str, turn)), turn, self.tokens) for p, turn in turns]
+        cases = [MaskCase(p, " then ".join(map(str, turn)), turn, self.tokens) for p, turn in turns]
         for name, tokens in self.few:
             (mask,) = masks(name)
-            weak = Values("weak", scores=self.weak)
-            cases.append(Case(FEW, f"{mask} of {plural(tokens, 'token')}", (mask,), tokens, weak))
+            weak = ValueScaling("weak", scores=self.weak)
+            cases.append(
+                MaskCase(FEW, f"{mask} of {plural(tokens, 'token')}", (mask,), tokens, weak)
+            )
         shared = masks(self.values_mask)
-        return cases + [Case(VALUES, v.name, shared, self.tokens, v) for v in self.values]
+        return cases + [MaskCase(VALUES, v.name, shared, self.tokens, v) for v in self.values]
 
-    def network(self, masks: tuple[Mask, ...], values: Values) -> Network:
+    def network(self, masks: tuple[Mask, ...], values: ValueScaling) -> Network:
         """One head whose layers take these masks in turn."""
         spec = Spec.pure_attention(
             self.layers,
@@ -158,10 +160,12 @@ def measure(config: Config, on_step: kit.OnStep) -> depths.Measured:
     groups = [(*shared, list(cases)) for shared, cases in alike]
     for (panel, tokens, cases), on_group in kit.tracked(groups, on_step):
         networks = {case.name: config.network(case.masks, case.values) for case in cases}
-        x, token_mask = (given[:, :tokens] for given in config.texts())
+        x, token_mask = (tensor[:, :tokens] for tensor in config.texts())
         compared = depths.compare(networks, x, token_mask, norm="fro", on_step=on_group)
         wanted = pl.col("metric").is_in(["log10_residual", depths.RELATIVE])
-        promised = {name: promise_table(one, x, token_mask) for name, one in networks.items()}
+        promised = {
+            name: promise_table(network, x, token_mask) for name, network in networks.items()
+        }
         measured = depths.dispersions(compared.table.filter(wanted))
         parts.setdefault(panel, []).extend((measured, tables.joined(promised)))
         notes |= compared.notes
@@ -208,7 +212,7 @@ def judge(config: Config, measured: depths.Measured) -> kit.Answer:
             *(_order(words, compared, covered) for words, compared in pairs.items()),
             *depths.left_out(_relative_laws(covered | changing) | of_values),
         ),
-        stated=stated | {words: held for words, held in in_order.items() if words == WINDOWS},
+        stated=stated | {words: holds for words, holds in in_order.items() if words == WINDOWS},
         on={"not tried": "the layers are too few to show a law"},
         beyond=beyond or None,
         on_beyond={
@@ -359,8 +363,8 @@ def _list_values(curves: Mapping[str, Curve]) -> kit.Listing:
     """Which part of the change of μ attention has, and which the size of the states."""
     rows = []
     for name, curve in curves.items():
-        by_attention, whole = curve.relative.rate, curve.dispersion.rate
-        rates = (whole, by_attention, whole - by_attention)
+        by_attention, overall = curve.relative.rate, curve.dispersion.rate
+        rates = (overall, by_attention, overall - by_attention)
         factors = (power_of_ten(rate, digits=3) for rate in rates)
         rows.append((name, *factors, _power(curve.smallest), curve.relative.name))
     return kit.Listing(

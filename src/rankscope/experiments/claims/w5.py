@@ -158,9 +158,9 @@ def judge(_: Config, measured: kit.Measured[dict[str, str]]) -> kit.Answer:
         if name in trained
     }
     here = checks({name: it for name, it in trained.items() if name in measured.facts})
-    with_random = {f"random weights, {name}": held for name, held in checks(twins).items()}
+    with_random = {f"random weights, {name}": holds for name, holds in checks(twins).items()}
     beyond = here | with_random | more
-    against = [name for name, held in beyond.items() if not held]
+    against = [name for name, holds in beyond.items() if not holds]
     pass_one = "no pretrained model was named; pass one with --pretrained"
     tested = f"for {', '.join(pretrained)}"
     return kit.Answer(

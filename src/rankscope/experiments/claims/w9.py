@@ -187,7 +187,7 @@ def judge(config: Config, table: pl.DataFrame) -> kit.Answer:
         ),
         stated={
             **{f"{mask}: below the bound": count == 0 for mask, count in above.items()},
-            **{f"{mask}: slower for smaller ε": held for mask, held in slower[ITSELF].items()},
+            **{f"{mask}: slower for smaller ε": holds for mask, holds in slower[ITSELF].items()},
         },
         beyond={
             **{
@@ -195,8 +195,8 @@ def judge(config: Config, table: pl.DataFrame) -> kit.Answer:
                 for radius, value in exponents.items()
             },
             **{
-                f"{mask}, random focus: slower for smaller ε": held
-                for mask, held in slower[OTHERS].items()
+                f"{mask}, random focus: slower for smaller ε": holds
+                for mask, holds in slower[OTHERS].items()
             },
         },
         on_beyond={
