@@ -243,7 +243,7 @@ def test_bounds_above_the_inputs_dispersion_are_not_compared() -> None:
     )
     result = judged(raised)
     assert result.verdict == "holds"
-    assert result.key_figures["layers in which that says something"] == 1.0
+    assert result.key_figures["layers in which that bound is informative"] == 1.0
     assert (
         "under causal of 2 tokens only: μ is above it in 0 of 1 comparison" in result.sentences[1]
     )

@@ -185,7 +185,7 @@ Figures = tuple[float, float, float]
 
 @torch.no_grad()
 def _follow(shape: Shape, seed: int, on_step: kit.OnStep) -> dict[str, list[Figures]]:
-    """Every mask's figures under one draw; a curve ends where float64 has nothing left to show."""
+    """Every mask's figures under one draw; a curve ends where float64 no longer resolves it."""
     x, token_mask = embedded(seed, shape.width, shape.tokens)
     states = dict.fromkeys(shape.masks, x)
     followed = {mask: [_figures(x)] for mask in shape.masks}

@@ -27,7 +27,7 @@ ENTRY = kit.claim(
     "D10",
     "LayerNorm plays no role in the rank collapse of attention.",
     source="Dong et al. 2021, remark on LayerNorm",
-    question="Is anything about the collapse different with LayerNorm, and can it raise a rank?",
+    question="Does LayerNorm change the collapse, and can it raise a rank?",
     domain="random attention under the full mask and LayerNorm, without skips and MLPs",
     beyond="masks, and values that keep some sequences above rank one",
     seconds=32,
@@ -173,7 +173,7 @@ def judge(config: Config, measured: kit.Measured[list[str]]) -> kit.Answer:
             f"The argument that LayerNorm cannot raise a rank has a counterexample: three tokens "
             f"on a line, residual of rank {before}, have one of rank {after} after it.",
             *(
-                f"Left out, because {why}: {', '.join(names)}."
+                f"Not counted, because {why}: {', '.join(names)}."
                 for why, names in left_out.items()
                 if names
             ),

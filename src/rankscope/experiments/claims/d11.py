@@ -53,7 +53,7 @@ ENTRY = kit.claim(
             "Departure over the sharp factor",
             "|P − 1q| / (exp D − 1)q",
             "log",
-            "1 = nothing smaller would do",
+            "1 = the factor is sharp",
             "The largest entry of |P − 1qᵀ| / ((e^D − 1)·1qᵀ), which is at most 1 at every spread.",
             includes=(1.0,),
         ),
@@ -76,7 +76,7 @@ LIMIT = "sharp factor"
 CHARTS = (
     kit.Drawing(
         "by_setting",
-        "The largest entry in each layer; the lemma says that it is at most 1.",
+        "The largest entry in each layer; at most 1 by the lemma.",
         _METRIC,
         roles={LIMIT: "bound"},
     ),
@@ -183,7 +183,7 @@ def judge(_: Config, table: pl.DataFrame) -> kit.Answer:
                     (short(spread, digits=4), *(largest.get(name) for name in kinds))
                     for spread, largest in entries.items()
                 ),
-                f"The lemma says that it is at most 1 up to a spread of D = {SCORE_LIMIT:.4f}.",
+                f"By the lemma it is at most 1 up to a spread of D = {SCORE_LIMIT:.4f}.",
             ),
         ),
     )

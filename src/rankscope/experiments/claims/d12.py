@@ -31,7 +31,7 @@ ENTRY = kit.claim(
     "With MLPs of Lipschitz constant λ the residual stays below the doubly exponential bound of "
     "4βHλ/√d_qk, in every layer and over depth; a larger λ costs robustness.",
     source="Dong et al. 2021, corollary 3.2 and section 3 (as summarised)",
-    question="Where does the bound with λ say anything, is it kept, and does a steeper MLP amplify "
+    question="Where is the bound with λ informative, does it hold, and does a steeper MLP amplify "
     "perturbations more?",
     domain="attention and MLPs without skips and norms; perturbations in absolute size",
     beyond="perturbations relative to the hidden states, and the same factor without an MLP",
@@ -117,7 +117,7 @@ class Held(NamedTuple):
     covered: int  # in which the condition of the theorem is met, in all layers before, too
     above_layer: int
     above_depth: int
-    single: int  # in which the bound for one layer promises a smaller residual
+    single: int  # in which the bound for one layer guarantees a smaller residual
     depth: int  # to which the bound over all layers does
     lipschitz: float
 
@@ -249,8 +249,8 @@ def judge(config: Config, measured: kit.Measured[Sequence[Held]]) -> kit.Answer:
         beyond=beyond,
         on_beyond={"depends": f"the part of the claim: not supported for {against}"},
         key_figures={
-            "largest scale at which the bound over all layers says anything": deep,
-            "largest scale at which the bound of a layer says anything": single,
+            "largest scale at which the bound over all layers is informative": deep,
+            "largest scale at which the bound of a layer is informative": single,
             **{
                 f"power of λ, {kind}, {name}": fmean(values)
                 for (kind, name), values in powers.items()
@@ -312,7 +312,7 @@ def _listing(config: Config, checked: Sequence[Held]) -> kit.Listing:
         )
         rows.append((f"LeCun × {scale:g}", fmean(record.lipschitz for record in networks), *counts))
     return kit.Listing(
-        "Where the corollary promises a smaller residual",
+        "Where the corollary guarantees a smaller residual",
         ("weights", "λ", "layers that meet the condition", "single layers", "over all layers"),
         tuple(rows),
         "λ: the largest of the layers' MLPs, mean over networks. A bound above the residual of its "

@@ -105,7 +105,7 @@ def measure(config: Config, on_step: kit.OnStep) -> kit.Measured[Networks]:
 def check(scale: float, promised: Bounds, law: Law) -> Checked:
     """Hold every layer of the first sample against every bound.
 
-    A bound that does not promise a smaller residual than that of its input says nothing, and is no
+    A bound that does not guarantee a smaller residual than that of its input is vacuous, and not
     comparison; nor is a residual that is in doubt. Bounds are compared with the constant ``β_H`` of
     theory.md, and those of theorem 2.3 also with the paper's own ``βH``.
     """
@@ -214,7 +214,7 @@ def _sentences(config: Config, checked: Networks, covered: float) -> Iterator[st
         for name in ("above", "compared")
     )
     yield (
-        f"Above a bound that promises a smaller residual: {above} of {compared} comparisons, in "
+        f"Above a bound that guarantees a smaller residual: {above} of {compared} comparisons, in "
         "every layer of every network, in one sample, with β_H and with the paper's βH."
     )
     ends = sorted(checked, key=lambda name: checked[name].law.last)
@@ -225,7 +225,7 @@ def _sentences(config: Config, checked: Networks, covered: float) -> Iterator[st
 
 
 def _informative(config: Config, checked: Networks) -> kit.Listing:
-    """At which scales theorem 2.3 promises a smaller residual, for one layer and for all."""
+    """At which scales theorem 2.3 guarantees a smaller residual, for one layer and for all."""
     rows = []
     for scale in config.scales:
         networks = [network for network in checked.values() if network.scale == scale]
@@ -237,7 +237,7 @@ def _informative(config: Config, checked: Networks) -> kit.Listing:
         met = f"{sum(network.met for network in networks)} of {len(networks)}"
         rows.append((f"LeCun × {scale:g}", met, single, depth))
     return kit.Listing(
-        "Where the theorem promises a smaller residual",
+        "Where the theorem guarantees a smaller residual",
         ("weights", "networks that meet the condition", "single layers", "over all layers before"),
         tuple(rows),
         "Theorem 2.3 with the paper's own constant βH, in every layer of one sample. A bound above "

@@ -20,7 +20,7 @@ from rankscope.numerals import short
 ENTRY = kit.claim(
     "D5",
     "Without skip connections (SAN, SAN+MLP) the relative residual of BERT, ALBERT and XLNet ends "
-    "far below what it is with them (SAN+skip, transformer): skips mitigate rank collapse.",
+    "far below its value with them (SAN+skip, transformer): skips mitigate rank collapse.",
     source="Dong et al. 2021, figure 2",
     question="Do the tokens become far more alike without skip connections?",
     domain="BERT, ALBERT and XLNet, at initialisation and pretrained",
@@ -256,7 +256,7 @@ def _listing(
         "Relative residual from the input to the last layer",
         ("model", *_EVERY, "far below"),
         tuple(rows),
-        "Means over the samples; where draws of the weights differ, the lowest and the highest. In "
-        "so many draws both variants without skips end at a tenth at most of both with skips. Of "
-        "figure 2, 0 is anything below 0.001.",
+        "Means over the samples; where draws of the weights differ, the lowest and the highest. "
+        "Far below: draws in which both variants without skips end at no more than a tenth of both "
+        "with skips. In figure 2, 0 means below 0.001.",
     )

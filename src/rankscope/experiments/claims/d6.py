@@ -33,7 +33,7 @@ from rankscope.numerals import power_of_ten, sentence_case
 
 ENTRY = kit.claim(
     "D6",
-    "One trained attention layer, applied again and again, moves two points together; a larger "
+    "One trained attention layer, applied repeatedly, moves two points together; a larger "
     "width, an MLP or a skip slows that down or stops it.",
     source="Dong et al. 2021, figure 3",
     question="Do two points come together under a layer trained to keep them on two arcs?",
@@ -55,7 +55,7 @@ ENTRY = kit.claim(
             "Error of a step",
             "error / length of a step",
             "log",
-            "Below 1 = less than the way itself",
+            "Below 1 = less than one step",
             "By how much a trained step misses the next place on its arc, root mean square, over "
             "the length of a step.",
         ),
@@ -395,7 +395,7 @@ def next_places(config: Config, *, skip: bool) -> Examples:
 def trajectory(
     config: Config, model: SequenceModel, times: int, *, skip: bool
 ) -> Float[Tensor, "time point 2"]:
-    """Where the two points go when the model is applied again and again, in float64."""
+    """Where the two points go when the model is applied repeatedly, in float64."""
     model = model.double()
     places = [arcs(config)[:1]]
     for _ in range(times):

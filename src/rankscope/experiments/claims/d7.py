@@ -57,7 +57,7 @@ ENTRY = kit.claim(
             "Token accuracy",
             "right tokens / all tokens",
             "linear",
-            "What paths of one length know alone",
+            "Accuracy with paths of one length alone",
             "The share of tokens labelled rightly when only paths of one length reach the "
             "readout: some, each run by itself, or all, exact and with the biases.",
             includes=(0.0, 1.0),

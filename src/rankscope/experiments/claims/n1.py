@@ -44,7 +44,7 @@ ENTRY = kit.claim(
             "Second eigenvalue",
             "|λ2(P)|",
             "log",
-            "What a layer leaves of differences in the long run",
+            "Factor on differences per layer in the long run",
             "The second largest modulus among the eigenvalues of the attention matrix that all "
             "tokens would have if they were equal to their mean.",
             "down",

@@ -174,7 +174,7 @@ def _sentences(paper: Ratios, proved: Ratios, searches: list[dict[float, float]]
         return at(*max(ratios.items(), key=lambda item: item[1]))
 
     first = min((width for width, ratio in paper.items() if ratio > 1), default=None)
-    enough = "" if first is None else f"; with tokens enough above it from {first:,.0f} features on"
+    enough = "" if first is None else f"; with enough tokens above it from {first:,.0f} features on"
     yield f"The residual of two heads over the bound with βH: up to {largest(paper)}{enough}."
     yield f"Over the bound with the constant proved here it is at most {largest(proved)}."
     safe = [ratio for width, ratio in paper.items() if width <= SAFE_WIDTH]
@@ -193,7 +193,7 @@ def _sentences(paper: Ratios, proved: Ratios, searches: list[dict[float, float]]
     if searched:
         control = f"Up to {SAFE_WIDTH} features the search is a control of the code, not evidence"
         widths = ", ".join(f"{width:,.0f}" for width in searched if width > SAFE_WIDTH)
-        worth = f"; at {widths} it proves nothing by what it does not find" if widths else ""
+        worth = f"; at {widths} finding no counterexample proves nothing" if widths else ""
         yield f"{control}{worth}."
 
 

@@ -70,7 +70,7 @@ ENTRY = kit.claim(
     ),
 )
 LINEAR, AFFINE, ERROR = "linear_rank_change", "affine_rank_change", "relative_error"
-CHARTS = (kit.Drawing("by_setting", "A curve for each place of the tokens.", AFFINE),)
+CHARTS = (kit.Drawing("by_setting", "A curve for each location of the tokens.", AFFINE),)
 _ROUNDING = 1e-12
 
 Vector = list[Fraction]
@@ -142,7 +142,7 @@ SITES: dict[str, Callable[[Numbers, int], Vector]] = {
 def measure(config: Config, on_step: kit.OnStep) -> pl.DataFrame:
     """Both changes of rank for every draw, and how far float64's LayerNorm is off the exact one."""
     if isqrt(config.width) ** 2 != config.width:
-        raise InputError(f"width={config.width} has no whole root; choose 4, 9, 16, 25, 36 or 49.")
+        raise InputError(f"width={config.width} is not a square; choose 4, 9, 16, 25, 36 or 49.")
     if not config.dimensions or not 0 < min(config.dimensions) <= max(config.dimensions) < (
         config.width - 1
     ):
@@ -221,19 +221,19 @@ def deviation(row: Vector) -> Fraction:
 def rank(rows: Matrix) -> int:
     """By elimination."""
     rows = [row[:] for row in rows]
-    rank = 0
+    pivots = 0
     for column in range(len(rows[0])):
-        pivot = next((at for at in range(rank, len(rows)) if rows[at][column]), None)
+        pivot = next((at for at in range(pivots, len(rows)) if rows[at][column]), None)
         if pivot is None:
             continue
-        rows[rank], rows[pivot] = rows[pivot], rows[rank]
-        head = rows[rank]
-        for below in range(rank + 1, len(rows)):
+        rows[pivots], rows[pivot] = rows[pivot], rows[pivots]
+        head = rows[pivots]
+        for below in range(pivots + 1, len(rows)):
             factor = rows[below][column] / head[column]
             if factor:
                 rows[below] = [x - factor * y for x, y in zip(rows[below], head, strict=True)]
-        rank += 1
-    return rank
+        pivots += 1
+    return pivots
 
 
 def affine_rank(rows: Matrix) -> int:

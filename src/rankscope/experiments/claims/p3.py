@@ -37,7 +37,7 @@ ENTRY = kit.claim(
     "norms scaled by 1/√ℓ prevent it?",
     domain="random pre-norm networks with LeCun's weights, at initialisation; trained models not "
     "tested",
-    beyond="what the variance implies for the layers at initialisation, and other weights",
+    beyond="consequences of the variance for the layers at initialisation, and other weights",
     seconds=22,
     metrics=(
         kit.Metric(
@@ -62,7 +62,7 @@ _FALLING = -0.5  # the exponent below which a layer's share falls
 _INVERSE = (-1.15, -0.85)  # exponents of a layer's share that count as 1/ℓ
 CHARTS = (
     kit.Drawing("by_depth", "The tokens' mean square over the input's.", _VARIANCE),
-    kit.Drawing("by_depth", "What a layer changes of the stream.", _SHARE),
+    kit.Drawing("by_depth", "The share of the stream that a layer changes.", _SHARE),
 )
 Curves = Mapping[tuple[str, str, str], Sequence[float]]
 """By model, variant and metric, the mean over draws, layer by layer."""

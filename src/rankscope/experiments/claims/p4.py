@@ -34,8 +34,8 @@ ENTRY = kit.claim(
     "before it, and linearly with norms on both sides of each branch (sandwich); tokens collapse "
     "exponentially in the first, polynomially in the others, most slowly in the sandwich.",
     source="Kim et al. 2025, Peri-LN; Karagodin et al. 2025, speed of collapse (as summarised)",
-    question="Does the place of the norm set the growth of the stream and the speed of the "
-    "collapse, in the order that is claimed?",
+    question="Does the placement of the norm determine the growth of the stream and the speed of "
+    "the collapse, in the claimed order?",
     domain="random transformers with RMSNorm and LeCun's weights, at initialisation; the growth of "
     "pre-norm during training not tested",
     beyond="the growth of pre-norm at initialisation, and weights that are not LeCun's",

@@ -29,7 +29,7 @@ from rankscope.streams import stream
 ENTRY = kit.claim(
     "P5",
     "No row of attention over T tokens has less entropy than the worst logits of norm ‖W_K "
-    "W_Qᵀ‖·‖XXᵀ‖ have, and some layer has as little.",
+    "W_Qᵀ‖·‖XXᵀ‖, and some layer attains it.",
     source="Zhai et al. 2023, theorem on entropy",
     question="Is any row's entropy below the bound, and is the bound informative?",
     domain="one softmax over any tokens and weights, without mask and biases",
@@ -195,7 +195,7 @@ def judge(_: Config, table: pl.DataFrame) -> kit.Answer:
         },
         key_figures={
             "smallest entropy found over the bound, largest": max(over),
-            "settings of which the bound says something, share": len(holds) / len(says),
+            "settings in which the bound is informative, share": len(holds) / len(says),
         },
     )
 

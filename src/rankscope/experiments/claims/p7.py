@@ -50,7 +50,7 @@ ENTRY = kit.claim(
     "gradients, forecast the loss a network reaches.",
     source="Cowsik et al. 2024, abstract",
     question="Which figure, known before training, predicts the final loss?",
-    domain="networks that learn to sort: depth, norm place, skips and scale of weights varied",
+    domain="networks that learn to sort: depth, norm placement, skips and scale of weights varied",
     beyond="comparison with figures that need no prediction",
     seconds=150,
     metrics=(
@@ -61,7 +61,7 @@ ENTRY = kit.claim(
             "linear",
             "0 = every token certain and right",
             "The cross-entropy of a trained network on new examples, in nats a token, and at most "
-            "that of a guess that does not look.",
+            "that of a guess that ignores the sequence.",
             includes=(0.0,),
         ),
         kit.Metric(
@@ -69,7 +69,7 @@ ENTRY = kit.claim(
             "Explainable share",
             "1 − s²/n / var",
             "linear",
-            "1 = seeds agree, so that all is the designs'",
+            "1 = seeds agree: designs explain all differences",
             "The share of the differences in loss between designs that is not the chance of n "
             "seeds, whose variance is s².",
             includes=(0.0, 1.0),
@@ -99,7 +99,7 @@ ENTRY = kit.claim(
             "Rank correlation",
             "Spearman's r",
             "linear",
-            "1 = forecasts have the order of what is reached",
+            "1 = forecasts rank the losses correctly",
             "The correlation of the ranks of forecast and reached losses, over designs left out.",
             includes=(0.0, 1.0),
         ),
@@ -114,13 +114,13 @@ _COLUMNS: Final = ("run", "model", "variant", "parameter", "setting", "sample", 
 _LEARNT: Final = 0.1  # by how much less than a guess's the loss of a design that learns is
 _SYMBOLS = Sorting().symbols
 _PLAN: Final = Plan(2, 32, Recipe(100, 16, warmup=10), 2000, 200, 0.9, tokens=6)
-_ALONG = "Each curve is one norm place and its skips; along it the scale of the weights changes."
+_ALONG = "Each curve is one norm placement and its skips; along it the scale of weights changes."
 CHARTS = tuple(
     kit.Drawing("by_setting", caption, LOSS, only={"parameter": parameters})
     for caption, parameters in (
         (_ALONG, tuple(f"{DISTANCE}, {start}" for start in STARTS)),
         (_ALONG, tuple(f"{name}, {start}" for name in (ANGLE, GRADIENT) for start in STARTS)),
-        ("The map: each curve is one norm place and its skips.", (SCALE,)),
+        ("The map: each curve is one norm placement and its skips.", (SCALE,)),
     )
 )
 
@@ -181,7 +181,7 @@ class Config(kit.Config):
 
     @property
     def guess(self) -> float:
-        """The loss of a guess that does not look."""
+        """The loss of a guess that ignores the sequence."""
         return guess_loss(_SYMBOLS, self.plan.tokens)
 
     def spec(self, design: Design) -> Spec:
@@ -469,7 +469,7 @@ def _describe_zero(table: pl.DataFrame, guess: float) -> str:
         for start in STARTS
     )
     return (
-        f"{learnt.sum()} of {len(losses)} designs learn more than a guess knows (loss "
+        f"{learnt.sum()} of {len(losses)} designs beat a guess (loss "
         f"{guess:.2f}). The paper adds that loss is least where both exponents vanish: the rank "
         f"correlation of their distance from zero with the loss is {among}."
     )

@@ -221,7 +221,9 @@ def judge(config: Config, measured: depths.Measured) -> kit.Answer:
         },
         key_figures={
             "layers above the theorem's bound": float(sum(c.above for c in covered.values())),
-            "layers in which that says something": float(sum(c.compared for c in covered.values())),
+            "layers in which that bound is informative": float(
+                sum(c.compared for c in covered.values())
+            ),
         },
         listings=(_list_masks(covered | changing), *([_list_values(values)] if values else [])),
     )
@@ -272,7 +274,7 @@ def _count(curves: Mapping[str, Curve], stated: Mapping[str, bool]) -> str:
     )
     return (
         f"{collapsing} of {len(centered)} masks with a center collapse, exponentially or faster, "
-        "and never above the theorem's bound where that says something; "
+        "and never above the theorem's bound where it is informative; "
         f"{staying} of {len(others)} without one do not collapse."
     )
 
@@ -285,7 +287,7 @@ def _compared(curves: Mapping[str, Curve]) -> Iterator[str]:
         return
     if not binding:
         yield (
-            "The theorem's bound says nothing under any of these masks: it is never below the "
+            "The theorem's bound is vacuous under any of these masks: it is never below the "
             "input's μ, so that they are judged by their law alone."
         )
         return
@@ -293,7 +295,7 @@ def _compared(curves: Mapping[str, Curve]) -> Iterator[str]:
     rest = len(centered) - len(binding)
     alone = f"; the other {rest} are judged by their law alone" if rest else ""
     yield (
-        "The theorem's bound says something, that is, promises a smaller μ than the input's, under "
+        "The theorem's bound is informative (below the input's μ) under "
         f"{', '.join(binding)}{' only' if rest else ''}: μ is above it in "
         f"{sum(curve.above for curve in binding.values())} of "
         f"{sum(curve.compared for curve in binding.values())} comparisons, and comes nearest under "
@@ -368,7 +370,7 @@ def _list_values(curves: Mapping[str, Curve]) -> kit.Listing:
         factors = (power_of_ten(rate, digits=3) for rate in rates)
         rows.append((name, *factors, _power(curve.smallest), curve.relative.name))
     return kit.Listing(
-        "Beyond: what a layer multiplies μ by",
+        "Beyond: factor on μ per layer",
         ("values", "in all", "by attention", "by values", "ε", "relative to the tokens' size"),
         tuple(rows),
     )

@@ -51,7 +51,7 @@ CHARTS = (
     kit.Drawing(
         "by_depth",
         "A panel for each set of parts, a curve for each mask, on logarithmic axes as in the "
-        "figure; a curve ends where float64 has nothing left to show.",
+        "figure; a curve ends where float64 no longer resolves it.",
         depths.DISPERSION,
         {"lowest": -10.0, "log_depth": True},
     ),
@@ -237,12 +237,11 @@ def _listing(courses: Mapping[tuple[str, str], Course]) -> kit.Listing:
         for (panel, mask), course in courses.items()
     )
     return kit.Listing(
-        "What is left of the input's μ",
+        "Share of the input's μ that remains",
         ("parts", "mask", "layers", "lasts", "in the end", "rank"),
         rows,
-        "Over the draws of all weights. Lasts: the last layer after which a hundredth of it is "
-        "left. Rank: the median stable rank in the end. Layers: as far as float64 has something to "
-        "show.",
+        "Over the draws of all weights. Lasts: the last layer after which a hundredth of it "
+        "remains. Rank: the final median stable rank. Layers: as far as float64 resolves μ.",
     )
 
 

@@ -73,7 +73,7 @@ CHARTS = (
     kit.Drawing("by_model", "A panel for each model.", _SMALLEST),
     kit.Drawing(
         "by_depth",
-        "How many directions the tokens make use of, beside the largest rank there can be.",
+        "How many directions the tokens use, and the largest possible rank.",
         _EFFECTIVE,
         roles={LARGEST: "bound"},
     ),
@@ -312,7 +312,7 @@ def _listing(seen: Mapping[tuple[str, str], Seen]) -> kit.Listing:
         "Ranks and absolute cosines after the input",
         ("model", "weights", "lowest rank", "min σ", "|cos|"),
         tuple(rows),
-        "The lowest numerical rank of any layer and sample, as a part of the largest there can be; "
+        "The lowest numerical rank of any layer and sample, relative to the largest possible; "
         "the smallest singular value of any; the mean absolute cosine after the last layer, as the "
         "median of the samples.",
     )

@@ -23,7 +23,7 @@ ENTRY = kit.claim(
     "With suitable values a general class of sequences does not converge to rank one under "
     "attention and LayerNorm.",
     source="Wu et al. 2024, abstract",
-    question="Do starts in general position stay above rank one, and stay there?",
+    question="Do starts in general position stay above rank one at all depths?",
     domain="one head on the sphere, causal mask, suitable values, tokens in general position",
     beyond="other masks and norms, and random values",
     seconds=91,

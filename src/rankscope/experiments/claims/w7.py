@@ -192,11 +192,11 @@ def judge(config: Config, measured: depths.Measured) -> kit.Answer:
         on_beyond={"depends": f"the case: not supported for {'; '.join(lost)}"},
         key_figures={
             f"full mask, decades kept after {plural(config.shallow, 'layer')} by the smallest "
-            "temperature": kept(full, config.shallow)
+            "temperature": gain(full, config.shallow)
         },
         listings=(
             kit.Listing(
-                "What is left of the input's relative dispersion",
+                "Share of the input's relative dispersion that remains",
                 ("mask", "temperature", f"after {config.shallow}", f"after {config.layers} layers"),
                 rows,
                 "Geometric means over samples and draws.",

@@ -49,7 +49,7 @@ ENTRY = kit.claim(
             "Starts in a half-space",
             "share",
             "linear",
-            "1 = the theorem is about every start",
+            "1 = the theorem covers every start",
             "The share of random starts whose tokens all lie in one open half-space.",
             includes=(0.0, 1.0),
         ),
@@ -118,7 +118,7 @@ def measure(config: Config, on_step: kit.OnStep) -> kit.Measured[None]:
     if any(run.width < run.tokens for run in config.covered):
         raise InputError("covered runs have at least as many features as tokens.")
     if not config.covered or any(run.width >= run.tokens for run in config.fewer):
-        raise InputError("some runs must be covered; those of fewer have fewer features.")
+        raise InputError("covered is empty, or runs in fewer have no fewer features than tokens.")
     on_counts, on_runs = kit.parts(on_step, 1, 1)
     rows: list[tuple[object, ...]] = []
     for tokens, on_tokens in kit.tracked(config.tokens, on_counts):
