@@ -161,6 +161,21 @@ def test_errors_of_saved_path_lengths_are_kept_without_the_network(made):
     assert again.reconstruction_error < 1e-5
 
 
+def test_saved_equilibria_are_those_of_the_loaded_network(made):
+    def step(network, equilibrium):
+        return network(equilibrium.x[None])[0]
+
+    value, path = made["equilibria of every rank"]
+    again = type(value).load(path)
+    for equilibrium in again.equilibria:
+        assert torch.equal(step(again.network, equilibrium), step(value.network, equilibrium))
+        torch.testing.assert_close(step(again.network, equilibrium), equilibrium.x)
+    value, path = made["stable search"]
+    for design, saved in zip(type(value).load(path).designs, value.designs, strict=True):
+        assert design.network.spec == saved.network.spec
+        assert torch.equal(step(design.network, design.best), step(saved.network, saved.best))
+
+
 def test_a_saved_sweep_needs_no_folder(tmp_path):
     swept = rs.sweep(GRID, tmp_path / "here", engine="inline")
     path = swept.save(tmp_path / "sweep.parquet")
