@@ -222,7 +222,7 @@ def test_sentences_count_and_compare() -> None:
     said = verdicts(above="causal").sentences
     assert said[0] == (
         "3 of 4 masks with a center collapse, exponentially or faster, and never above the "
-        "theorem's bound where that says something; 1 of 1 without one do not collapse."
+        "theorem's bound where it is informative; 1 of 1 without one do not collapse."
     )
     assert "under window(-16, +16), window(-8, +8), causal, causal of 2 tokens: μ is" in said[1]
     assert said[1].endswith(
@@ -250,7 +250,7 @@ def test_bounds_above_the_inputs_dispersion_are_not_compared() -> None:
     assert "the other 3 are judged by their law alone" in result.sentences[1]
     none = judged(raised.filter(pl.col("metric") != PROMISED))
     assert none.verdict == "holds"
-    assert "says nothing under any of these masks" in none.sentences[1]
+    assert "is vacuous under any of these masks" in none.sentences[1]
 
 
 def test_two_tokens_come_as_near_to_the_bound_as_their_constant_allows(found) -> None:
