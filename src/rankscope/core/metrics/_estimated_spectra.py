@@ -26,7 +26,7 @@ _ROUNDING = 1e-5  # of all that is summed up in float32 or by the trapezoidal ru
 _PART = 1e-6  # of a start, squared, that a vector must contain to count as reached from it
 _CLEAR = 2.0**10  # times the noise: the direction of such a step is still accurate
 _SKEW = 1.4
-_NORMAL = 2.576  # 99 % of a normal distribution lie within so many standard deviations
+_NORMAL = 2.576  # 99 % of a normal distribution lie within this many standard deviations
 _SEEKERS = 15
 _MOST_STATES = 64
 

@@ -66,7 +66,7 @@ class Dynamics:
 
 
 def build(case: Dynamics, layers: int, seed: int) -> Network:
-    """The network of so many layers; a deeper one begins with the same layers."""
+    """The network with ``layers`` layers; a deeper one begins with the same layers."""
     drawn = layers if case.fresh else 1
     matrices = [
         torch.stack([make(case, stream(seed, kind, case.width, layer)) for layer in range(drawn)])

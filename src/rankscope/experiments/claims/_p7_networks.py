@@ -44,7 +44,7 @@ def reached_losses(
 ) -> list[list[float]]:
     """By rate, the loss on new examples of a network for each seed, ``most`` at the most.
 
-    The specs differ in nothing but the scale of their weights, so that all networks are trained as
+    The specs differ only in the scale of their weights, so that all networks are trained as
     one stack; each seed has weights, examples and batches of its own.
     """
     seeds = list(specs)
@@ -82,7 +82,7 @@ def guess_loss(symbols: int, tokens: int) -> float:
 
 
 def _under(spec: Spec, model: SequenceModel) -> SequenceModel:
-    """A model under a spec that says nothing of how its weights were drawn."""
+    """A model under a spec that does not say how its weights were drawn."""
     network = Network(spec, [cast(Block, block) for block in model.network.blocks])
     return SequenceModel(model.encoder, model.positions, network, model.readout)
 

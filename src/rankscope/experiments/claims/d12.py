@@ -301,7 +301,7 @@ def _sentences(
 
 
 def _listing(config: Config, checked: Sequence[Held]) -> kit.Listing:
-    """At which scales the corollary says anything."""
+    """At which scales the corollary is informative."""
     rows: list[tuple[str | float, ...]] = []
     for scale in config.scales:
         networks = [record for record in checked if record.scale == scale]
@@ -316,5 +316,5 @@ def _listing(config: Config, checked: Sequence[Held]) -> kit.Listing:
         ("weights", "λ", "layers that meet the condition", "single layers", "over all layers"),
         tuple(rows),
         "λ: the largest of the layers' MLPs, mean over networks. A bound above the residual of its "
-        "input says nothing.",
+        "input is vacuous.",
     )

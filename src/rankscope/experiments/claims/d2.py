@@ -61,8 +61,8 @@ class Checked(NamedTuple):
     difference: float  # log10 of the largest range of a query's scores, of all layers
     above: int  # layers and bounds for which the residual is above the bound
     compared: int  # layers and bounds that say something: that the residual shrinks
-    single: int = 0  # layers whose own bound, theorem 2.3 for one layer, says something
-    promised: int = 0  # layers about which theorem 2.3 over all layers before says something
+    single: int = 0  # layers whose own bound, theorem 2.3 for one layer, is informative
+    promised: int = 0  # layers in which theorem 2.3 over all layers so far is informative
 
 
 Networks = Mapping[str, Checked]
@@ -90,7 +90,7 @@ def measure(config: Config, on_step: kit.OnStep) -> kit.Measured[Networks]:
     checked = {name: check(scales[name], bounds, laws[name]) for name, bounds in bounded.items()}
     of_heads, of_scale = (pl.col("variant").str.split(", ").list.get(part) for part in (0, 1))
     by_scale = compared.table.with_columns(model=of_scale, variant=of_heads)
-    # The network for which the theorem promises most is also shown beside its bounds.
+    # The network for which the theorem guarantees most is also shown beside its bounds.
     covered = [name for name, network in checked.items() if network.met] or list(checked)
     name = min(covered, key=lambda name: float(bounded[name].log10_depth_bound.min()))
     rows = bounded[name].table.filter(pl.col("metric").is_in(list(_DRAWN))).drop_nulls("value")
@@ -241,5 +241,5 @@ def _informative(config: Config, checked: Networks) -> kit.Listing:
         ("weights", "networks that meet the condition", "single layers", "over all layers before"),
         tuple(rows),
         "Theorem 2.3 with the paper's own constant βH, in every layer of one sample. A bound above "
-        "the residual of its input says nothing.",
+        "the residual of its input is vacuous.",
     )

@@ -95,7 +95,7 @@ _SHORT: Final = 3  # paths shorter than this are said to do most of the work
 
 
 def lone(number: int) -> str:
-    """The name of the authors' estimator with so many random paths of a length."""
+    """The name of the authors' estimator with a number of random paths of a length."""
     return f"{number} paths, each by itself"
 
 

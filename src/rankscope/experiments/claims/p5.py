@@ -150,12 +150,12 @@ def _entropies(network: Network, x: Tensor) -> dict[str, float]:
 
 
 def judge(_: Config, table: pl.DataFrame) -> kit.Answer:
-    """Below the bound is false; attained is tight; a tenth of what is measured says something.
+    """Below the bound is false; attained is tight; a tenth of the measured value is informative.
 
     The claim holds if no row of a random layer has less entropy than either bound, if descent finds
     nothing below the bound and comes within a thousandth of it, if one layer attains it, and if of
     all two-level logits those with one key above the others have the least entropy. Beyond it, at
-    each size and scale the bound from the weights says something if it is a tenth or more of the
+    each size and scale the bound from the weights is informative if it is a tenth or more of the
     smallest row's entropy in every network.
     """
     panels: dict[tuple[str, float], dict[str, list[float]]] = {}

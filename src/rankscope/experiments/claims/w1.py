@@ -90,7 +90,7 @@ class Config(depths.DeepConfig):
 
     Values are orthogonal, so that their products are bounded by 1, but in ``values``, under one
     mask. Layers of ``changing`` masks take them in turn. Under most masks ε is so small that the
-    theorem's bound stays above the input's μ and says nothing; among ``few`` tokens (each mask with
+    theorem's bound stays above the input's μ and is vacuous; among ``few`` tokens (each mask with
     their number) whose logits are ``weak`` times as large it is close to what happens.
     """
 
@@ -153,7 +153,7 @@ class Config(depths.DeepConfig):
 
 
 def measure(config: Config, on_step: kit.OnStep) -> depths.Measured:
-    """μ under many masks, in scaled arithmetic, beside what the theorem promises."""
+    """μ under many masks, in scaled arithmetic, beside what the theorem guarantees."""
     parts: dict[str, list[pl.DataFrame]] = {}
     notes: dict[str, str] = {}
     alike = groupby(config.cases(), key=lambda case: (case.panel, case.tokens))
@@ -179,7 +179,7 @@ def judge(config: Config, measured: depths.Measured) -> kit.Answer:
     """Each mask, and the order of their rates.
 
     On the theorem's domain a mask with a center must collapse at a steady rate or faster, with μ
-    below the bound wherever that says something; a mask without one must not; and among the
+    below the bound wherever that is informative; a mask without one must not; and among the
     two-sided windows a larger radius must not be faster. Beyond it: radii across families, μ → 0
     for other values, and changing masks, which collapse if their layers together have a center. A
     mask whose layers show no law is left out.
@@ -236,7 +236,7 @@ def _relative_laws(curves: Mapping[str, Curve]) -> dict[str, Law]:
 def _as_stated(curves: Mapping[str, Curve]) -> dict[str, bool]:
     """Masks with a center that collapse, nowhere above the bound; others that do not.
 
-    Where the bound says nothing, the law alone decides.
+    Where the bound is vacuous, the law alone decides.
     """
 
     def holds(name: str, law: Law) -> bool:
@@ -280,7 +280,7 @@ def _count(curves: Mapping[str, Curve], stated: Mapping[str, bool]) -> str:
 
 
 def _compared(curves: Mapping[str, Curve]) -> Iterator[str]:
-    """Under which masks the bound says something, how often it is passed, and how nearly."""
+    """Under which masks the bound is informative, how often it is exceeded, and how closely it is met."""
     centered = {name: curve for name, curve in curves.items() if math.isfinite(curve.radius)}
     binding = {name: curve for name, curve in centered.items() if curve.compared}
     if not centered:

@@ -241,7 +241,7 @@ _MEASURES: Final = {
 
 
 def _largest(subject: kit.Subject, layers: Sequence[int]) -> pl.DataFrame:
-    """The rank that no hidden state of so many tokens and features can exceed."""
+    """The rank that no hidden state of these numbers of tokens and features can exceed."""
     samples = subject.x.shape[0]
     ranks = _largest_ranks(subject.x, subject.token_mask).expand(samples).tolist()
     rows = [
