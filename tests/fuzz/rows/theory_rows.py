@@ -2,7 +2,7 @@
 
 import torch
 from table import add
-from things import MASK, NET, PURE, SPHERE, P, X
+from things import MASK, PURE, SPHERE, P, X
 from torch import nn
 
 from rankscope.core import theory

@@ -280,7 +280,7 @@ def _count(curves: Mapping[str, Curve], stated: Mapping[str, bool]) -> str:
 
 
 def _compared(curves: Mapping[str, Curve]) -> Iterator[str]:
-    """Under which masks the bound is informative, how often it is exceeded, and how closely it is met."""
+    """Under which masks the bound is informative, how often it is exceeded, and how tight it is."""
     centered = {name: curve for name, curve in curves.items() if math.isfinite(curve.radius)}
     binding = {name: curve for name, curve in centered.items() if curve.compared}
     if not centered:
