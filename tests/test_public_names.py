@@ -41,8 +41,8 @@ NAMES = {
         as_mask causal_window from_edges intersection union window
     """,
     "rankscope.core.metrics": """
-        AttentionScores Bracket Certified Deviations Estimate EstimatedSpectra Evidence
-        Spectra SpectrumProbe StateStatistics attention_entropy deviations dispersion
+        AttentionScores Bracket Certified Deviations EstimatedSpectra RankEstimate Spectra
+        SpectralEvidence SpectrumProbe StateStatistics attention_entropy deviations dispersion
         dobrushin dobrushin_bounds dobrushin_lower dobrushin_upper effective_rank
         estimated_spectra high_pass_ratio largest_weight matrix_norm mean_cosine
         numerical_rank participation_ratio renyi_entropy residual score_gamma

@@ -14,7 +14,7 @@ from rankscope.arguments import checked
 from rankscope.core.deep import deep_trace
 from rankscope.core.metrics import Center, Norm
 from rankscope.core.network import Network, Spec
-from rankscope.core.theory import SMOOTH, Evidence, Law, law
+from rankscope.core.theory import SMOOTH, Law, LawCriteria, law
 from rankscope.core.tracing import Trace
 from rankscope.experiments import kit
 from rankscope.experiments.config import Config
@@ -142,7 +142,7 @@ def dispersions(table: pl.DataFrame) -> pl.DataFrame:
 
 
 def laws(
-    summary: pl.DataFrame, metric: str = RELATIVE, *, evidence: Evidence = SMOOTH
+    summary: pl.DataFrame, metric: str = RELATIVE, *, evidence: LawCriteria = SMOOTH
 ) -> dict[str, Law]:
     """The law each variant follows, by the medians over the samples, as far as they are sure."""
     names = summary["variant"].unique(maintain_order=True).to_list()
@@ -167,14 +167,14 @@ def sure_medians(summary: pl.DataFrame, metric: str, **labels: str) -> list[floa
 
 
 def law_of_medians(
-    summary: pl.DataFrame, metric: str, evidence: Evidence = SMOOTH, **labels: str
+    summary: pl.DataFrame, metric: str, evidence: LawCriteria = SMOOTH, **labels: str
 ) -> Law:
     """The law of a metric's medians, as far as none of the samples is in doubt."""
     rows = summary.filter(metric=metric, **labels).sort("layer")
     return _law_before_doubts(rows, "median", evidence)
 
 
-def _law_before_doubts(rows: pl.DataFrame, column: str, evidence: Evidence = SMOOTH) -> Law:
+def _law_before_doubts(rows: pl.DataFrame, column: str, evidence: LawCriteria = SMOOTH) -> Law:
     """The law of a curve, which says how far it is sure if that is not to its end."""
     sure = _before_doubts(rows)
     found = law(sure[column].to_list(), evidence)

@@ -262,7 +262,7 @@ def gathered() -> dict[str, bool]:
     few = draw(2, 1, 40, 6)  # keys of fewer heads, and more of them than a program reads
     few[1, 0, 39, 5] = -9.0
     pairs = [(x, few), (broken, x), (x.half(), few.half()), (few, x[..., ::2]), (x, few)]
-    vars(_statistics)["_CALLS"] = 2  # so that several rooms are needed
+    vars(_statistics)["_CALLS"] = 2  # so that several blocks are needed
     peaks = GatheredPeaks()
     for query, key in pairs:
         peaks.add(query, key)

@@ -11,7 +11,7 @@ from rankscope.core.metrics import _spectrum_kernels as spectrum
 
 HALVES = {"split", "first", "second"}
 WHOLE = {"tokens", "features", "chunk", "chunks", "blocks", "size", "starts"}
-WHOLE |= {"layer", "chunk_rows", "groups", "width", "place"}
+WHOLE |= {"layer", "chunk_rows", "groups", "width", "slot"}
 ENDINGS = ("_batch", "_token", "_feature", "_apart", "_b", "_n", "_d", "_h")
 ENDINGS += ("_programs", "_rows", "_heads", "_tokens")
 POINTERS = {"mask": "u8", "first": "i64", "count": "i32", "arrived": "i32"}

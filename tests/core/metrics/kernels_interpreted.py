@@ -9,7 +9,7 @@ import torch
 from rankscope.core.metrics import _lanczos_quadrature as quadrature
 from rankscope.core.metrics import _mean_split as splitting
 from rankscope.core.metrics import _spectrum_kernels as kernels
-from rankscope.core.metrics._mean_split import Side, room_for
+from rankscope.core.metrics._mean_split import Split, allocate_terms
 
 generator = torch.Generator().manual_seed(0)
 
@@ -29,13 +29,13 @@ def states(tokens, features, dtype):
 
 
 def plain_split(x, mask):
-    terms = room_for(x, 1, pieced=True)
+    terms = allocate_terms(x, 1, pieced=True)
     return splitting.assemble(terms, splitting.move_plainly(x, mask, None, terms))
 
 
 def compare_centring(x, mask, center):
     """Terms and shift must come to the state itself: the interpreter rounds to bfloat16 its way."""
-    wanted, found = room_for(x, 1, pieced=True), room_for(x, 1, pieced=True)
+    wanted, found = allocate_terms(x, 1, pieced=True), allocate_terms(x, 1, pieced=True)
     plain = splitting.move_plainly(x, mask, center, wanted)
     moved = splitting.Moved(*kernels.move_mean(x, mask, center, found))
     want, got = splitting.assemble(wanted, plain), splitting.assemble(found, moved)
@@ -70,7 +70,7 @@ for block in (16, 64):  # several blocks for every vector, and one
         near = matrix.e if matrix.wide else matrix.c
         rest = torch.randn(2, 3, near.shape[-1], generator=generator) * (near != 0)[:, None]
         rest = rest - (rest * near[:, None]).sum(-1, keepdim=True) * near[:, None]
-        here, _ = quadrature.normalise(Side(torch.tensor([[1.0, 0.0, 0.5]] * 2), rest))
+        here, _ = quadrature.normalise(Split(torch.tensor([[1.0, 0.0, 0.5]] * 2), rest))
         forth, back = not matrix.wide, matrix.wide
         results = []
         for take in (quadrature.fused_step, quadrature.plain_step):

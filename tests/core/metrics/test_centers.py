@@ -259,7 +259,7 @@ def test_no_center_beats_the_bound():
 def test_lines_lie_below_the_trade_off_for_any_weights():
     x = data("heavy", 9, 6, seed=1)
     x = x - median_center(x, None)
-    columns = minimax.Columns.of(x[None])
+    columns = minimax.SortedColumns.of(x[None])
     for seed in range(30):
         weights = data("gaussian", 1, 9, seed=seed).exp()
         least = value(x, torch.zeros(6), "one")
@@ -278,7 +278,7 @@ def test_budget_boxes_hold_exactly_the_centers_within_budget():
     for seed in range(20):
         x = data("heavy", 4 + seed % 2, 6, seed=seed)
         x = x - median_center(x, None)
-        columns, sums = minimax.Columns.of(x[None]), x.abs().sum(-2)
+        columns, sums = minimax.SortedColumns.of(x[None]), x.abs().sum(-2)
         for factor in (1.0, 1.3, 50.0):
             budget = factor * sums.max()
             box = centers._box_within(columns, budget[None])
@@ -295,7 +295,7 @@ def test_the_row_solver_stays_in_its_box():
     x = data("gaussian", 3, 7, 6)  # an odd number: the fullest column has no freedom at all
     x = x - median_center(x, None)[:, None]
     x = x / x.abs().sum(-1).mean(-1)[:, None, None]
-    columns = minimax.Columns.of(x)
+    columns = minimax.SortedColumns.of(x)
     box = centers._box_within(columns, x.abs().sum(-2).amax(-1))
     found = minimax.least_row_sum(columns, box, tolerance=TOLERANCE)
     assert ((box.lower <= found.center) & (found.center <= box.upper)).all()

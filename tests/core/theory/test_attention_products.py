@@ -146,7 +146,7 @@ def test_ergodicity_by_hand():
     """Rows of the identity are 1 apart; each further layer halves that."""
     p = double([[1, 0], [0.5, 0.5]])
     found = ergodicity(iter([torch.eye(2).double(), p, p]))
-    assert found.each.tolist() == [1, 0.5, 0.5]
+    assert found.coefficients.tolist() == [1, 0.5, 0.5]
     assert found.products.tolist() == pytest.approx([1, 0.5, 0.25], rel=1e-15)
     assert found.rate.item() == pytest.approx(0.25 ** (1 / 3), rel=1e-15)
 
@@ -166,7 +166,9 @@ def test_products_are_dobrushin_of_the_product(tokens):
     product = torch.eye(5).double().expand(2, 3, 5, 5)
     for layer in range(6):
         product = p[layer] @ product
-        torch.testing.assert_close(found.each[layer], dobrushin(p[layer]), rtol=0, atol=1e-15)
+        torch.testing.assert_close(
+            found.coefficients[layer], dobrushin(p[layer]), rtol=0, atol=1e-15
+        )
         torch.testing.assert_close(found.products[layer], dobrushin(product), rtol=1e-9, atol=1e-15)
     assert found.rate.shape == (2, 3)
 
@@ -197,7 +199,7 @@ def test_products_far_below_the_last_place_of_float64(tokens):
 def test_ergodicity_after_equal_rows():
     equal = torch.full((3, 3), 1 / 3, dtype=torch.float64)
     found = ergodicity([equal, torch.eye(3).double()])
-    assert found.each.tolist() == [0, 1]
+    assert found.coefficients.tolist() == [0, 1]
     assert found.log_products.tolist() == [-INF, -INF]
 
 
@@ -221,7 +223,7 @@ def test_ergodicity_ignores_padding(tokens):
     real = token_mask[0].nonzero().flatten()
     wide[..., real[:, None], real] = p
     found, wanted = ergodicity(wide, token_mask=token_mask), ergodicity(p)
-    torch.testing.assert_close(found.each, wanted.each, rtol=1e-14, atol=0)
+    torch.testing.assert_close(found.coefficients, wanted.coefficients, rtol=1e-14, atol=0)
     torch.testing.assert_close(found.log_products, wanted.log_products, rtol=1e-13, atol=0)
 
 

@@ -34,7 +34,7 @@ def test_one_token_rests_on_the_eigenvectors():
         assert each.stability.unstable == (expected > 1)
         assert each.residual < 1e-14
         assert float((each.x - each.x.round()).norm()) <= each.distance < 1e-14
-    first, second = found.found[:2]
+    first, second = found.equilibria[:2]
     assert first.stable
     assert second.stable
     assert first.basin + second.basin == 1.0
@@ -107,7 +107,7 @@ def test_a_rotation_wanders_and_has_no_equilibrium():
 def test_without_a_norm_it_may_diverge_and_zero_is_an_equilibrium():
     found = find_equilibria(one_step([[3.0]], norm="none"), tokens=1, starts=4)
     assert found.diverged == 4
-    (zero,) = found.found
+    (zero,) = found.equilibria
     assert float(zero.x.abs().max()) < 1e-10
     assert zero.stability.radius == pytest.approx(3.0)
     assert zero.basin == 0.0
@@ -167,7 +167,7 @@ def test_single_precision_networks_are_searched_in_float64_and_the_seed_decides(
     net = two_tokens(-1)[0]
     exact = find_equilibria(net, tokens=2, starts=12, seed=1)
     single = find_equilibria(net.float(), tokens=2, starts=12, seed=1)
-    assert single.found[0].x.dtype == torch.float64
+    assert single.equilibria[0].x.dtype == torch.float64
     assert len(single) == len(exact)
     again = find_equilibria(net, tokens=2, starts=12, seed=1)
     assert [each.x.tolist() for each in again] == [each.x.tolist() for each in exact]
@@ -227,11 +227,11 @@ def test_short_reprs():
         "Equilibria(6 found, 2 stable, 6 collapsed, ranks 1; of 64 random starts 64 settled, "
         "0 cycled, 0 diverged, 0 wandered)"
     )
-    assert repr(found.found[0]).startswith(
+    assert repr(found.equilibria[0]).startswith(
         "Equilibrium(1 token × 3 features, rank 1, collapsed, stable, spectral radius 0.6667, "
     )
-    assert "unstable" in repr(found.found[-1])
-    continuum = find_equilibria(one_step(torch.eye(2)), tokens=3, starts=3).found[0]
+    assert "unstable" in repr(found.equilibria[-1])
+    continuum = find_equilibria(one_step(torch.eye(2)), tokens=3, starts=3).equilibria[0]
     assert "undecided" in repr(continuum)
     assert "basin" not in repr(equilibrium_at(one_step(torch.eye(2)), torch.eye(2)))
     family = every_rank(6)

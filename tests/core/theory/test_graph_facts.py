@@ -260,7 +260,7 @@ def test_every_way_to_give_a_graph():
             SpecError,
             "token 0 has no key to attend to",
         ),
-        (lambda: graph_facts(sparse.eye_array(2)), KindError, "matrix != 0"),
+        (lambda: graph_facts(sparse.eye_array(2)), KindError, "mask != 0"),
         (lambda: graph_facts(sparse.eye_array(2, dtype=bool), 3), ShapeError, "for 2 tokens"),
         (lambda: graph_facts(sparse.csr_array(np.ones((2, 3), bool))), ShapeError, r"\(2, 3\)"),
         (lambda: graph_facts(sparse.csr_array(np.tri(2, k=-1, dtype=bool))), SpecError, "token 0"),

@@ -150,7 +150,7 @@ def test_doubts_reach_the_sentences(monkeypatch: pytest.MonkeyPatch) -> None:
     for variant in (d10.BARE, d10.NORMED):
         assert f"Note on 4 heads, {variant}, draw 1: a digit was lost." in found.sentences
     assert found.verdict == "not tried"
-    assert "Left out, because their figures are in doubt: 4 heads." in found.sentences
+    assert "Not counted, because their figures are in doubt: 4 heads." in found.sentences
 
 
 def test_doubts_of_every_draw_and_design_reach_the_result(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -180,10 +180,10 @@ def test_what_is_in_doubt_or_shows_no_law_is_left_out_and_named() -> None:
     found = judged(made_up(CUBIC, LEVEL), "4 heads", "designed")
     assert found.verdict == "not tried"
     assert found.beyond.verdict == "holds"
-    assert "Left out, because their figures are in doubt: 4 heads, designed." in found.sentences
+    assert "Not counted, because their figures are in doubt: 4 heads, designed." in found.sentences
     short = judged(made_up(CUBIC, LEVEL).filter(pl.col("layer") < 3), "designed")
     assert short.verdict == "not tried"
-    assert "Left out, because they show no law: 4 heads, causal mask." in short.sentences
+    assert "Not counted, because they show no law: 4 heads, causal mask." in short.sentences
 
 
 def test_equal_tokens_are_a_collapse_and_called_equal() -> None:

@@ -24,7 +24,7 @@ STATED = (1e-5, 0.01, 0.1, 0.4)
 """Where the four end: just a tenth."""
 
 
-def judged(models: dict[str, list[tuple[float, ...]]], **facts: d5.Facts) -> kit.Result:
+def judged(models: dict[str, list[tuple[float, ...]]], **facts: d5.ModelFacts) -> kit.Result:
     """By model and draw of its weights, where the four variants end, in two samples."""
     rows = [
         (f"{model} (init)", name, layer, 2 * draw + sample, "relative_residual", value)
@@ -37,7 +37,7 @@ def judged(models: dict[str, list[tuple[float, ...]]], **facts: d5.Facts) -> kit
     names = ("model", "variant", "layer", "sample", "metric", "value")
     table = tables.stack([tables.from_rows(names, rows), d5.figure()])
     known = {
-        f"{model} (init)": facts.get(model, d5.Facts("BERT", "init", len(draws)))
+        f"{model} (init)": facts.get(model, d5.ModelFacts("BERT", "init", len(draws)))
         for model, draws in models.items()
     }
     config = d5.Config(models=tuple(Model(model, at_init=True) for model in models))
@@ -85,7 +85,7 @@ def test_what_was_not_tried_is_said() -> None:
 
 
 def test_pretrained_models_are_their_own_case() -> None:
-    trained = d5.Facts("BERT", "pretrained")
+    trained = d5.ModelFacts("BERT", "pretrained")
     found = judged({"bert": [STATED], "learnt": [(0.4,) * 4]}, learnt=trained)
     assert found.verdict == "depends"
     assert "not supported for learnt (init) (SAN 0.4" in found.judgement.on
@@ -93,8 +93,10 @@ def test_pretrained_models_are_their_own_case() -> None:
     assert "BERT at initialisation," not in found.judgement.on.replace("ALBERT", "")
 
 
-@pytest.mark.parametrize("fact", [d5.Facts("GPT-2", "init"), d5.Facts("BERT", "trained here")])
-def test_other_models_are_beyond_the_papers_domain(fact: d5.Facts) -> None:
+@pytest.mark.parametrize(
+    "fact", [d5.ModelFacts("GPT-2", "init"), d5.ModelFacts("BERT", "trained here")]
+)
+def test_other_models_are_beyond_the_papers_domain(fact: d5.ModelFacts) -> None:
     found = judged({"other": [STATED]}, other=fact)
     assert found.verdict == "not tried"
     assert "--pretrained" in found.judgement.on

@@ -8,10 +8,10 @@ import transformers as hf
 
 import rankscope
 from rankscope.core.network import Network, Spec
-from rankscope.experiments.claims._bert_shape import Dropout, drop, states_with_dropout
+from rankscope.experiments.claims._bert_shape import DropoutRates, drop, states_with_dropout
 from rankscope.streams import stream
 
-NONE = Dropout(attention=0.0, hidden=0.0)
+NONE = DropoutRates(attention=0.0, hidden=0.0)
 
 
 def draw(*shape: int) -> torch.Tensor:
@@ -63,7 +63,7 @@ def test_with_the_same_draws_it_is_bert_in_training_mode(monkeypatch) -> None:
     with torch.no_grad():
         theirs = encoder(x).last_hidden_state
     assert shares == [0.2, 0.4, 0.4] * 3  # weights, output of attention, output of the MLP
-    dropout = Dropout(attention=0.2, hidden=0.4)
+    dropout = DropoutRates(attention=0.2, hidden=0.4)
     *_, ours = states_with_dropout(model.network, x, None, dropout, stream(1, "dropout"))
     torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-5)
 
@@ -82,12 +82,14 @@ def test_equal_tokens_are_made_to_differ_by_the_derived_amount(share: float) -> 
     y = draw(1, width).expand(tokens, width)
     normed = torch.nn.functional.layer_norm(drop(y, share, stream(0, "dropout")), (width,))
     spread = torch.linalg.matrix_norm(normed - normed.mean(0))
-    assert float(spread) == pytest.approx(Dropout(hidden=share).floor(tokens, width), rel=0.03)
+    assert float(spread) == pytest.approx(DropoutRates(hidden=share).floor(tokens, width), rel=0.03)
 
 
 def runs(seed: int) -> Iterator[torch.Tensor]:
     network = Network.random(Spec(2, 2, 8, init=0.5))
-    return states_with_dropout(network, draw(1, 5, 8).float(), None, Dropout(), stream(seed, "d"))
+    return states_with_dropout(
+        network, draw(1, 5, 8).float(), None, DropoutRates(), stream(seed, "d")
+    )
 
 
 def test_draws_depend_on_the_generator_alone() -> None:

@@ -128,7 +128,7 @@ def test_a_search_where_the_proof_holds_is_called_a_control() -> None:
         pl.when(pl.col("variant") == n2.SEARCHES[1]).then(200).otherwise("setting").alias("setting")
     )
     *_, last = kit.conclude(n2.ENTRY, n2.Config(), wide).sentences
-    assert last == f"{control}; at 200 it proves nothing by what it does not find."
+    assert last == f"{control}; at 200 finding no counterexample proves nothing."
 
 
 def test_scores_that_never_exceed_are_refused() -> None:

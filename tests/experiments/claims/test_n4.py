@@ -47,7 +47,7 @@ def as_matrix(rows: n4.Matrix) -> sympy.Matrix:
     return sympy.Matrix([[sympy.Rational(x.numerator, x.denominator) for x in r] for r in rows])
 
 
-@pytest.mark.parametrize("place", n4.PLACES)
+@pytest.mark.parametrize("place", n4.SITES)
 @pytest.mark.parametrize("dimension", [1, 2])
 def test_ranks_are_those_of_sympy(place: str, dimension: int) -> None:
     for draw in range(3):
@@ -67,7 +67,7 @@ def test_each_place_changes_the_affine_rank_in_its_own_way() -> None:
             for draw in range(4)
             for tokens in [n4.draw_tokens(n4.Numbers(draw, 6, place), place, 3, 9)]
         }
-        for place in n4.PLACES
+        for place in n4.SITES
     }
     assert list(changes.values()) == [{0}, {1}, {-1}]
 

@@ -14,7 +14,7 @@ from rankscope.core.theory import a_priori_rate, graph_facts, second_modulus
 from rankscope.experiments import kit
 from rankscope.experiments.claims import _masked
 from rankscope.experiments.claims._masked import PROMISED, SMALLEST, full_columns, promise
-from rankscope.experiments.claims.w1 import ENTRY, PAPER, Config, Values, measure
+from rankscope.experiments.claims.w1 import ENTRY, PAPER, Config, ValueScaling, measure
 from rankscope.experiments.depths import DISPERSION, RELATIVE_DISPERSION
 from rankscope.process.progress import silent
 
@@ -78,7 +78,7 @@ def test_changing_masks_have_the_rate_of_their_product() -> None:
     """Two layers of uniform attention multiply differences by λ₂ of the two matrices' product."""
     config = replace(SMALL, layers=40)
     masks = tuple(map(as_mask, ("block:16", "block:24")))
-    network = config.network(masks, Values("uniform", uniform=True))
+    network = config.network(masks, ValueScaling("uniform", uniform=True))
     averages = [mask.matrix(48).double() for mask in masks]
     first, second = (each / each.sum(-1, keepdim=True) for each in averages)
     expected = math.log10(float(second_modulus(second @ first))) / 2
@@ -102,7 +102,7 @@ def test_columns_fill_after_the_radius_again_and_again(name: str) -> None:
 def test_the_bound_is_the_theorems_with_its_constant_by_hand() -> None:
     config = replace(SMALL, layers=7, tokens=12, width=8)
     mask = as_mask("window:4")
-    network = config.network((mask,), Values("scaled", 0.5)).double()
+    network = config.network((mask,), ValueScaling("scaled", 0.5)).double()
     x = torch.randn(1, 12, 8, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
     found = promise(network, x)
     smallest, state = 1.0, x
@@ -126,7 +126,9 @@ def test_no_network_passes_the_bound() -> None:
     config = Config(layers=6, tokens=3, width=4, samples=1)
     nearest = math.inf
     for seed in range(8):
-        network = replace(config, seed=seed).network((as_mask("causal"),), Values("plain")).double()
+        network = (
+            replace(config, seed=seed).network((as_mask("causal"),), ValueScaling("plain")).double()
+        )
         x = torch.randn(1, 3, 4, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
         bounds = promise(network, x).bounds
         with torch.no_grad():
@@ -220,7 +222,7 @@ def test_sentences_count_and_compare() -> None:
     said = verdicts(above="causal").sentences
     assert said[0] == (
         "3 of 4 masks with a center collapse, exponentially or faster, and never above the "
-        "theorem's bound where that says something; 1 of 1 without one do not collapse."
+        "theorem's bound where it is informative; 1 of 1 without one do not collapse."
     )
     assert "under window(-16, +16), window(-8, +8), causal, causal of 2 tokens: μ is" in said[1]
     assert said[1].endswith(
@@ -241,14 +243,14 @@ def test_bounds_above_the_inputs_dispersion_are_not_compared() -> None:
     )
     result = judged(raised)
     assert result.verdict == "holds"
-    assert result.key_figures["layers in which that says something"] == 1.0
+    assert result.key_figures["layers in which that bound is informative"] == 1.0
     assert (
         "under causal of 2 tokens only: μ is above it in 0 of 1 comparison" in result.sentences[1]
     )
     assert "the other 3 are judged by their law alone" in result.sentences[1]
     none = judged(raised.filter(pl.col("metric") != PROMISED))
     assert none.verdict == "holds"
-    assert "says nothing under any of these masks" in none.sentences[1]
+    assert "is vacuous under any of these masks" in none.sentences[1]
 
 
 def test_two_tokens_come_as_near_to_the_bound_as_their_constant_allows(found) -> None:

@@ -15,13 +15,20 @@ from rankscope.experiments.claims._bert_shape import (
     OUTPUTS_DROPPED,
     PURE,
     SKIPPING,
-    Dropout,
+    DropoutRates,
     Shape,
     embedded,
     layers_of,
     measure,
 )
-from rankscope.experiments.claims.w2 import ENTRY, PAPER, Config, Facts, ends_with_dropout, read
+from rankscope.experiments.claims.w2 import (
+    ENTRY,
+    PAPER,
+    Config,
+    PretrainedFacts,
+    ends_with_dropout,
+    read,
+)
 from rankscope.experiments.depths import DISPERSION
 from rankscope.process.progress import silent
 
@@ -59,8 +66,8 @@ def made(normed: dict[str, list[list[float]]], **panels: list[float]) -> pl.Data
     return tables.from_rows(("model", "variant", "sample", "layer", "metric", "value"), rows)
 
 
-def judged(table: pl.DataFrame, facts: Facts | None = None) -> kit.Result:
-    return kit.conclude(ENTRY, FEW, kit.Measured(table, facts=facts or Facts()))
+def judged(table: pl.DataFrame, facts: PretrainedFacts | None = None) -> kit.Result:
+    return kit.conclude(ENTRY, FEW, kit.Measured(table, facts=facts or PretrainedFacts()))
 
 
 STAYS, FALLS, LATE = [2.0, 1.5, 1.0, 0.5], [2.0, 0.1, -0.1, -7.0], [2.0, 2.0, 1.9, -0.01]
@@ -119,10 +126,10 @@ def test_each_panel_beyond_the_claim_can_speak_against_it(panel, curve) -> None:
 @pytest.mark.parametrize(("apart", "verdict"), [(0.5, "holds"), (0.001, "depends")])
 def test_pretrained_models_are_judged_where_they_are_given(apart, verdict) -> None:
     table = made({"full": [STAYS]})
-    given = judged(table, Facts(("mini (pretrained)",), {"mini (pretrained)": apart}))
+    given = judged(table, PretrainedFacts(("mini (pretrained)",), {"mini (pretrained)": apart}))
     assert given.verdict == verdict
     assert "not tested" not in str(given.judgement)
-    others = judged(table, Facts((), {"mini (init)": apart}))
+    others = judged(table, PretrainedFacts((), {"mini (init)": apart}))
     assert "not tested: pretrained models" in str(others.judgement)
     assert others.beyond.verdict == verdict
 
@@ -211,7 +218,7 @@ def test_full_and_causal_masks_fall_and_dropout_keeps_apart(ran) -> None:
     outputs = ran.table.filter(model=OUTPUTS_DROPPED, variant="full", metric=DISPERSION)
     late = 10 ** outputs.filter(pl.col("layer") > 8)["value"].mean()
     assert late == pytest.approx(SHAPE.dropout_floor, rel=0.2)  # of 32 features
-    assert Dropout(hidden=0.1).floor(128, 768) == pytest.approx(98.76, abs=0.01)
+    assert DropoutRates(hidden=0.1).floor(128, 768) == pytest.approx(98.76, abs=0.01)
     assert len(ran.sentences) <= 5
 
 
@@ -234,6 +241,6 @@ def test_its_scales_are_as_stated() -> None:
     assert (quick.shape.heads, quick.shape.width, quick.shape.tokens) == (12, 768, 128)
     assert (quick.shape.layers, quick.shape.draws) == (128, 3)
     assert len(quick.shape.masks) == 4
-    assert quick.shape.dropout == Dropout(attention=0.1, hidden=0.1)
+    assert quick.shape.dropout == DropoutRates(attention=0.1, hidden=0.1)
     assert paper.shape.layers > quick.shape.layers
     assert quick.models == ()

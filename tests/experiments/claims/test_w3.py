@@ -12,15 +12,15 @@ from rankscope.core.network import Network, Spec
 from rankscope.core.theory import law
 from rankscope.experiments import kit
 from rankscope.experiments.claims import w3
-from rankscope.experiments.claims.w3 import ENTRY, Config, Run, laws
+from rankscope.experiments.claims.w3 import ENTRY, Config, HalfSpaceRun, laws
 from rankscope.experiments.depths import RELATIVE_DISPERSION
 
 from ..shown import can_be_shown, steps_of
 
-RING = Run("ring", width=2, logits=0.0)
+RING = HalfSpaceRun("ring", width=2, logits=0.0)
 AROUND = replace(RING, start="around a circle")
 AROUND_NAME = str(AROUND).removeprefix("beyond the claim: ")
-ONE = Config(layers=12, draws=1, samples=2, covered=(Run("causal"),), contrasts=())
+ONE = Config(layers=12, draws=1, samples=2, covered=(HalfSpaceRun("causal"),), contrasts=())
 RATE = (1 + 2 * math.cos(2 * math.pi / ONE.tokens)) / 3
 """The second eigenvalue of averaging with two neighbours around a ring."""
 
@@ -52,8 +52,8 @@ def test_starts_are_on_the_sphere_and_in_a_half_space_or_not() -> None:
 
 
 def test_it_holds_at_the_derived_rates_and_not_around_the_ring() -> None:
-    kept = (Run("full"), Run("causal"), RING)
-    centered = Run("causal", "layer")
+    kept = (HalfSpaceRun("full"), HalfSpaceRun("causal"), RING)
+    centered = HalfSpaceRun("causal", "layer")
     assert set(kept) <= set(Config().covered)
     assert {AROUND, centered} <= set(Config().contrasts)
     assert all(run.norm != "layer" for run in Config().covered)
@@ -63,8 +63,8 @@ def test_it_holds_at_the_derived_rates_and_not_around_the_ring() -> None:
     can_be_shown(found)
     assert found.verdict == "holds"
     by_run = laws(config, found.table)
-    assert by_run[Run("full")].kind == "doubly exponential"
-    assert 10 ** by_run[Run("causal")].rate == pytest.approx(0.5, abs=0.01)
+    assert by_run[HalfSpaceRun("full")].kind == "doubly exponential"
+    assert 10 ** by_run[HalfSpaceRun("causal")].rate == pytest.approx(0.5, abs=0.01)
     assert 10 ** by_run[RING].rate == pytest.approx(RATE, abs=0.01)
     assert by_run[AROUND].kind == "none"
     assert by_run[AROUND].last > -0.01
@@ -117,7 +117,11 @@ LEVEL, FALLING = [0.0] * 13, [-0.3 * layer for layer in range(13)]
     ],
 )
 def test_every_verdict_can_be_reached(causal, window, verdict) -> None:
-    config = replace(ONE, covered=(Run("causal"), Run("window:2")), contrasts=(Run("full"),))
+    config = replace(
+        ONE,
+        covered=(HalfSpaceRun("causal"), HalfSpaceRun("window:2")),
+        contrasts=(HalfSpaceRun("full"),),
+    )
     rows = [
         ("sphere", mask, layer, 0, RELATIVE_DISPERSION, value)
         for mask, curve in {"causal": causal, "window:2": window, "full": LEVEL}.items()

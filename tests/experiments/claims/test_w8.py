@@ -52,7 +52,7 @@ def test_a_ring_that_goes_round_stays_and_others_do_not(monkeypatch) -> None:
     starts = torch.stack([angles.cos(), angles.sin()], -1)
     monkeypatch.setattr(w8, "draw_starts", lambda *_: starts)
     config = w8.Config(followed=2, layers=40)
-    table, _ = w8.follow(config, w8.Run(w8.RING, 2, 8, 0.0), 0)
+    table, _ = w8.follow(config, w8.WidthRun(w8.RING, 2, 8, 0.0), 0)
     shares = table.filter(metric=w8.COLLAPSED).select("variant", "value").rows()
     assert dict(shares) == {w8.COUNTED: 0.5, w8.OUTSIDE: 0.0}
     last = table.filter(layer=40).sort("sample")["value"].to_list()
@@ -60,7 +60,7 @@ def test_a_ring_that_goes_round_stays_and_others_do_not(monkeypatch) -> None:
     assert last[1] < -2
 
 
-COVERED, FEWER = w8.Run("causal", 4, 4), w8.Run(w8.RING, 2, 4)
+COVERED, FEWER = w8.WidthRun("causal", 4, 4), w8.WidthRun(w8.RING, 2, 4)
 
 
 def made_up(

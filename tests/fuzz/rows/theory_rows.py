@@ -2,7 +2,7 @@
 
 import torch
 from table import add
-from things import MASK, NET, PURE, SPHERE, P, X
+from things import MASK, PURE, SPHERE, P, X
 from torch import nn
 
 from rankscope.core import theory
@@ -92,11 +92,11 @@ add(
     basin=0.5,
     basin_error=0.1,
 )
-add("theory.EveryRank", theory.EveryRank, network=NET, equilibria=(EQUILIBRIUM,))
+add("theory.EveryRank", theory.EveryRank, eigenvalues=EVERY.eigenvalues, equilibria=(EQUILIBRIUM,))
 add(
     "theory.Equilibria",
     theory.Equilibria,
-    found=(EQUILIBRIUM,),
+    equilibria=(EQUILIBRIUM,),
     starts=1,
     settled=1,
     cycles=(),
@@ -114,7 +114,8 @@ add(
     descended=1,
     descended_stable=0,
     radius=1.0,
-    network=NET,
+    query_key=torch.eye(2),
+    values=torch.eye(2),
     best=EQUILIBRIUM,
 )
 add(
@@ -124,5 +125,5 @@ add(
 )
 add("theory.Bounds", theory.Bounds, layers=BOUNDS.layers)
 add("theory.LayerBounds", theory.LayerBounds, **vars(BOUNDS.layers[0]))
-add("theory.Ergodicity", theory.Ergodicity, each=X[0], log_products=X[0])
+add("theory.Ergodicity", theory.Ergodicity, coefficients=X[0], log_products=X[0])
 add("theory.GraphFacts", theory.GraphFacts, **vars(theory.graph_facts("causal", 3)))

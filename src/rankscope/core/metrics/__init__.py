@@ -24,12 +24,12 @@ from rankscope.core.metrics._centers import mean_center as mean_center
 from rankscope.core.metrics._centers import median_center as median_center
 from rankscope.core.metrics._centers import optimal_center as optimal_center
 from rankscope.core.metrics._estimated_spectra import (
-    Estimate,
     EstimatedSpectra,
+    RankEstimate,
     SpectrumProbe,
     estimated_spectra,
 )
-from rankscope.core.metrics._lanczos_quadrature import Evidence
+from rankscope.core.metrics._lanczos_quadrature import SpectralEvidence
 from rankscope.core.metrics._residual import Center as Center
 from rankscope.core.metrics._residual import (
     Certified,
@@ -57,12 +57,12 @@ from rankscope.core.metrics._statistics import GatheredStatistics as GatheredSta
 from rankscope.core.metrics._statistics import StateStatistics, state_statistics
 
 __all__ = [
-    "AttentionScores", "Bracket", "Certified", "Deviations", "Estimate", "EstimatedSpectra",
-    "Evidence", "Spectra", "SpectrumProbe", "StateStatistics", "attention_entropy", "deviations",
-    "dispersion", "dobrushin", "dobrushin_bounds", "dobrushin_lower", "dobrushin_upper",
-    "effective_rank", "estimated_spectra", "high_pass_ratio", "largest_weight", "matrix_norm",
-    "mean_cosine", "numerical_rank", "participation_ratio", "renyi_entropy", "residual",
-    "score_gamma", "second_singular_bounds", "second_singular_lower", "second_singular_upper",
-    "second_singular_value", "singular_values", "sink_mass", "spectra", "spectral_ratio",
-    "stable_rank", "state_statistics", "token_norm",
+    "AttentionScores", "Bracket", "Certified", "Deviations", "EstimatedSpectra", "RankEstimate",
+    "Spectra", "SpectralEvidence", "SpectrumProbe", "StateStatistics", "attention_entropy",
+    "deviations", "dispersion", "dobrushin", "dobrushin_bounds", "dobrushin_lower",
+    "dobrushin_upper", "effective_rank", "estimated_spectra", "high_pass_ratio", "largest_weight",
+    "matrix_norm", "mean_cosine", "numerical_rank", "participation_ratio", "renyi_entropy",
+    "residual", "score_gamma", "second_singular_bounds", "second_singular_lower",
+    "second_singular_upper", "second_singular_value", "singular_values", "sink_mass", "spectra",
+    "spectral_ratio", "stable_rank", "state_statistics", "token_norm",
 ]  # fmt: skip

@@ -65,7 +65,7 @@ def _kernel(
     begin = tl.program_id(1) * QUERIES
     rows = begin + tl.arange(0, QUERIES)
     inside = rows < queries
-    place = rows + keys - queries  # of the queries among the keys
+    positions = rows + keys - queries  # of the queries among the keys
     parts = tl.arange(0, WIDTH)
     rows_far = rows.to(tl.int64)
     asked = tl.load(
@@ -89,12 +89,12 @@ def _kernel(
         columns = at + tl.arange(0, KEYS)
         there = columns < keys
         columns_far = columns.to(tl.int64)
-        held = tl.load(
+        key_block = tl.load(
             key + sample * k_b + (head // sharing) * k_h + columns_far[None, :] * k_n
             + parts[:, None] * k_w,
             mask=there[None, :] & (parts[:, None] < width), other=0.0,
         )  # fmt: skip
-        score = tl.dot(asked, held, input_precision="ieee") * scale
+        score = tl.dot(asked, key_block, input_precision="ieee") * scale
         if CAP:
             # tanh by the exponential of a negative number, which cannot overflow
             small = tl.exp(-2 * tl.abs(score / softcap))
@@ -114,7 +114,7 @@ def _kernel(
                 + columns_far[None, :] * m_m, mask=seen, other=0,
             )  # fmt: skip
             seen = seen & (allowed != 0)
-        ahead = columns[None, :] - place[:, None]
+        ahead = columns[None, :] - positions[:, None]
         if CAUSAL:
             seen = seen & (ahead <= 0)
         if WINDOW:
@@ -139,7 +139,7 @@ def _kernel(
         top = higher
     blind = top == float("-inf")
     sink = tl.zeros([QUERIES], tl.float32)
-    whole, spread, energy = total, moment, squares
+    normaliser, spread, energy = total, moment, squares
     if SINKS:
         # The sink relative to the largest score of a key, or the other way round if it is larger.
         raw = tl.load(sinks + head).to(tl.float32)
@@ -148,21 +148,21 @@ def _kernel(
         less = tl.where(blind, 0.0, top - base)
         shrink = tl.exp(less)
         sink = tl.exp(raw - base)
-        whole = shrink * total + sink
+        normaliser = shrink * total + sink
         spread = shrink * (moment + less * total) + tl.where(sink > 0, raw - base, 0.0) * sink
         energy = shrink * shrink * squares + sink * sink
         on_first, astray = shrink * on_first, shrink * astray
         largest = shrink
     else:
         largest = tl.full([QUERIES], 1.0, tl.float32)
-    whole = tl.where(whole > 0, whole, 1.0)
+    normaliser = tl.where(normaliser > 0, normaliser, 1.0)
     energy = tl.where(energy > 0, energy, 1.0)
     there = out + tl.program_id(0).to(tl.int64) * queries + rows
-    tl.store(there, tl.log(whole) - spread / whole, mask=inside)
-    tl.store(there + o_f, 2 * tl.log(whole) - tl.log(energy), mask=inside)
-    tl.store(there + 2 * o_f, largest / whole, mask=inside)
-    tl.store(there + 3 * o_f, on_first / whole, mask=inside)
-    tl.store(there + 4 * o_f, sink / whole, mask=inside)
-    tl.store(there + 5 * o_f, astray / whole, mask=inside)
+    tl.store(there, tl.log(normaliser) - spread / normaliser, mask=inside)
+    tl.store(there + o_f, 2 * tl.log(normaliser) - tl.log(energy), mask=inside)
+    tl.store(there + 2 * o_f, largest / normaliser, mask=inside)
+    tl.store(there + 3 * o_f, on_first / normaliser, mask=inside)
+    tl.store(there + 4 * o_f, sink / normaliser, mask=inside)
+    tl.store(there + 5 * o_f, astray / normaliser, mask=inside)
     visible = tl.where(blind, 0, 1).to(tl.uint8)
     tl.store(sees + tl.program_id(0).to(tl.int64) * queries + rows, visible, mask=inside)

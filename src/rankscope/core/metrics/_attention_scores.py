@@ -30,7 +30,7 @@ _MOST_STRAY = 2e-2
 Kept = TypeVar("Kept")
 
 
-class Weights(NamedTuple):
+class WeightChunk(NamedTuple):
     """The weights of some queries: ``p`` over the keys in ``keys``, all others being zero."""
 
     queries: slice
@@ -117,18 +117,18 @@ class AttentionScores:
                 )
             # Metrics keep no autograd graph.
             object.__setattr__(self, name, None if part is None else part.detach())
-        wholes = {"bias": shape, "mask": shape, "token_mask": (shape[0], shape[3])}
-        for name, whole in wholes.items():
+        expected_shapes = {"bias": shape, "mask": shape, "token_mask": (shape[0], shape[3])}
+        for name, expected in expected_shapes.items():
             part = getattr(self, name)
             if part is None:
                 continue
             if name != "bias" and part.dtype != torch.bool:
                 raise KindError(f"{name} is {part.dtype}, expected torch.bool.")
-            axes = zip(part.shape, whole, strict=False)
-            fits = part.ndim == len(whole) and all(have in (1, want) for have, want in axes)
+            axes = zip(part.shape, expected, strict=False)
+            fits = part.ndim == len(expected) and all(have in (1, want) for have, want in axes)
             if not fits or (name == "token_mask" and part.shape[1] != shape[3]):
                 raise ShapeError(
-                    f"{name} has shape {tuple(part.shape)}, which does not broadcast to {whole}."
+                    f"{name} has shape {tuple(part.shape)}, which does not broadcast to {expected}."
                 )
         if self.sinks is not None and self.sinks.shape != shape[1:2]:
             raise ShapeError(
@@ -163,8 +163,8 @@ class AttentionScores:
         """A metric that needs further passes, computed on first use."""
         if name not in self._kept:
             self._kept[name] = compute()
-        kept: Kept = self._kept[name]
-        return kept
+        value: Kept = self._kept[name]
+        return value
 
     @property
     def dtype(self) -> torch.dtype:
@@ -201,7 +201,7 @@ class AttentionScores:
         """Zeros in the dtype and on the device of the metrics."""
         return torch.zeros(shape, dtype=self.dtype, device=self.query.device)
 
-    def chunks(self) -> Iterator[Weights]:
+    def chunks(self) -> Iterator[WeightChunk]:
         """The weights of all queries, some at a time."""
         batch, heads, queries, keys = self.shape
         most = _CHUNK_BYTES.get(self.query.device.type, _CHUNK_BYTES["cpu"])
@@ -209,7 +209,7 @@ class AttentionScores:
         for start in range(0, queries, size):
             yield self.weights(slice(start, min(start + size, queries)))
 
-    def weights(self, queries: slice) -> Weights:
+    def weights(self, queries: slice) -> WeightChunk:
         """The weights of some queries, a slice of all."""
         keys = self.span(queries)
         scores = self.product(self.query[:, :, queries], keys)
@@ -237,7 +237,7 @@ class AttentionScores:
         counted = ~blind.squeeze(-1)
         if self.token_mask is not None:
             counted = counted & self.real_queries()[:, None, queries]
-        return Weights(queries, keys, p, taken, scores, total, sink, counted)
+        return WeightChunk(queries, keys, p, taken, scores, total, sink, counted)
 
     def product(self, query: Tensor, keys: slice) -> Tensor:
         """``cap(scale · q·k)`` of some queries; heads that share keys are multiplied together."""
@@ -312,9 +312,9 @@ def refuse_long(attention: AttentionScores, name: str, instead: str) -> None:
         )
 
 
-def _broadcast_part(whole: Tensor, queries: slice, keys: slice) -> Tensor:
-    rows = queries if whole.shape[-2] > 1 else slice(None)
-    return whole[..., rows, keys if whole.shape[-1] > 1 else slice(None)]
+def _broadcast_part(tensor: Tensor, queries: slice, keys: slice) -> Tensor:
+    rows = queries if tensor.shape[-2] > 1 else slice(None)
+    return tensor[..., rows, keys if tensor.shape[-1] > 1 else slice(None)]
 
 
 def fused_here(attention: AttentionScores) -> bool:
@@ -338,7 +338,7 @@ def row_figures(attention: AttentionScores) -> tuple[Tensor, Tensor]:
     return rows, counted
 
 
-def _chunk_figures(part: Weights, looked_for: Tensor) -> Tensor:
+def _chunk_figures(part: WeightChunk, looked_for: Tensor) -> Tensor:
     """Of each query: entropy, Rényi entropy, largest, first, sink, weight on padding."""
     p = part.p
     entropy = part.log_total - (p * part.shifted.masked_fill(p == 0, 0.0)).sum(-1)

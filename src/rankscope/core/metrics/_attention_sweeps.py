@@ -6,7 +6,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from rankscope.core.metrics._attention_scores import AttentionScores, Weights
+from rankscope.core.metrics._attention_scores import AttentionScores, WeightChunk
 from rankscope.core.metrics._spectrum import svdvals_or_nan
 from rankscope.core.shapes import PerHead
 from rankscope.streams import stream
@@ -119,7 +119,7 @@ def _sweep(attention: AttentionScores, row: Tensor, sink: Tensor) -> tuple[Tenso
 
 
 def _row_at(
-    where: Tensor, part: Weights, row: Tensor, sink: Tensor, heads: Tensor
+    where: Tensor, part: WeightChunk, row: Tensor, sink: Tensor, heads: Tensor
 ) -> tuple[Tensor, Tensor]:
     """A row and its sink, replaced in some heads by those of the query at ``where``."""
     query = torch.zeros_like(row)

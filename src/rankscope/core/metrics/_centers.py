@@ -17,10 +17,10 @@ from torch import Tensor
 from rankscope.arguments import checked
 from rankscope.core.metrics._minimax import (
     Box,
-    Columns,
     PerFeature,
     PerToken,
     Scalars,
+    SortedColumns,
     least_row_sum,
     pick,
 )  # fmt: skip
@@ -63,8 +63,8 @@ def median_center(x: Tokens, token_mask: TokenMask | None) -> Center:
         count = token_mask.sum(-1)[..., None, None]
         x = torch.where(token_mask[..., None], x, x.new_full((), torch.inf))  # sorted to the end
     ascending = x.sort(dim=-2).values
-    places = torch.cat([(count - 1) // 2, count // 2], dim=-2)
-    low, high = ascending.gather(-2, places.expand(*x.shape[:-2], 2, x.shape[-1])).unbind(-2)
+    indices = torch.cat([(count - 1) // 2, count // 2], dim=-2)
+    low, high = ascending.gather(-2, indices.expand(*x.shape[:-2], 2, x.shape[-1])).unbind(-2)
     # Neither form overflows where it is used, and the second gives equal values back exactly.
     return torch.where((low < 0) & (high > 0), (low + high) / 2, low + (high - low) / 2)
 
@@ -142,7 +142,7 @@ def _solve(
         part = tokens[rows][mask[rows]].reshape(len(rows), count, -1)
         size = part.abs().sum(-1).mean(-1)
         size = torch.where(size > 0, size, 1.0)  # normalised as minimax.py asks
-        shift, least = _SOLVERS[norm](Columns.of(part / size[:, None, None]), tolerance)
+        shift, least = _SOLVERS[norm](SortedColumns.of(part / size[:, None, None]), tolerance)
         center[rows] += size[:, None] * shift * scale[rows, None]
         bound[rows] = size * least
     return center, bound
@@ -158,17 +158,17 @@ def _batches(mask: TokenMask, features: int) -> Iterator[tuple[Tensor, int]]:
             yield some, count
 
 
-def _least_one(columns: Columns, tolerance: float) -> tuple[PerFeature, Scalars]:  # noqa: ARG001
+def _least_one(columns: SortedColumns, tolerance: float) -> tuple[PerFeature, Scalars]:  # noqa: ARG001
     """The medians, which are 0 here: exact."""
     return torch.zeros_like(columns.tokens[:, 0]), matrix_norm(columns.tokens, "one")
 
 
-def _least_inf(columns: Columns, tolerance: float) -> tuple[PerFeature, Scalars]:
+def _least_inf(columns: SortedColumns, tolerance: float) -> tuple[PerFeature, Scalars]:
     optimum = least_row_sum(columns, _range(columns), tolerance=tolerance)
     return optimum.center, optimum.bound
 
 
-def _least_composite(columns: Columns, tolerance: float) -> tuple[PerFeature, Scalars]:
+def _least_composite(columns: SortedColumns, tolerance: float) -> tuple[PerFeature, Scalars]:
     """Center and bound for ``√(f₁ f∞)``.
 
     derived: let φ(a) be the least f∞ among all x with ``f₁ ≤ a``. It is convex and falls, and the
@@ -199,12 +199,12 @@ def _least_composite(columns: Columns, tolerance: float) -> tuple[PerFeature, Sc
     return center, bound
 
 
-def _range(columns: Columns) -> Box:
+def _range(columns: SortedColumns) -> Box:
     """Nothing is lost by staying here: an x_j past all the data only adds to every sum."""
     return Box(columns.ascending[:, 0], columns.ascending[:, -1])
 
 
-def _crossings(columns: Columns, budget: Scalars) -> tuple[Tensor, Tensor, Tensor]:
+def _crossings(columns: SortedColumns, budget: Scalars) -> tuple[Tensor, Tensor, Tensor]:
     """Where a column's lines reach the budget: the falling ones, the rising ones; and all slopes.
 
     derived: ``Σ_i |X_ij − x|`` is the largest of the n + 1 lines ``(2k − n) x + total − 2 left_k``,
@@ -219,7 +219,7 @@ def _crossings(columns: Columns, budget: Scalars) -> tuple[Tensor, Tensor, Tenso
     return across[:, falling] / slope[falling, None], across[:, rising] / slope[rising, None], slope
 
 
-def _box_within(columns: Columns, budget: Scalars) -> Box:
+def _box_within(columns: SortedColumns, budget: Scalars) -> Box:
     """All x with column sums of at most ``budget``: an interval around the median 0 for each."""
     falling, rising, _ = _crossings(columns, budget)
     low, high = _range(columns)
@@ -229,7 +229,7 @@ def _box_within(columns: Columns, budget: Scalars) -> Box:
 
 
 def _lines_below(
-    columns: Columns, weights: PerToken, budget: Scalars
+    columns: SortedColumns, weights: PerToken, budget: Scalars
 ) -> Float[Tensor, "batch 2 2"]:
     """Two lines (height at 0, slope) under φ: what ``weights`` prove near ``budget`` and anywhere.
 

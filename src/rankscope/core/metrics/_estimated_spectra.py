@@ -16,17 +16,17 @@ from rankscope.arguments import Range, Seed, checked
 from rankscope.core.checks import check_real, mask_like, measurable
 from rankscope.core.metrics import _lanczos_quadrature as lanczos
 from rankscope.core.metrics import _mean_split as split
-from rankscope.core.metrics._lanczos_quadrature import Array, Bidiagonal, Evidence, Starts
+from rankscope.core.metrics._lanczos_quadrature import Array, Bidiagonal, SpectralEvidence, Starts
 from rankscope.core.metrics._mean_split import MeanSplit, Moved, PerMatrix, Rows, in_pieces
 from rankscope.core.shapes import Hidden, PerSample, TokenMask
 from rankscope.errors import ShapeError
 from rankscope.numerals import span
 
 _ROUNDING = 1e-5  # of all that is summed up in float32 or by the trapezoidal rule
-_PART = 1e-6  # of a start, squared, that a vector must hold to count as found from it
-_CLEAR = 2.0**10  # times the noise: steps that long still point somewhere
+_PART = 1e-6  # of a start, squared, that a vector must contain to count as reached from it
+_CLEAR = 2.0**10  # times the noise: the direction of such a step is still accurate
 _SKEW = 1.4
-_NORMAL = 2.576  # 99 % of a normal distribution lie within so many standard deviations
+_NORMAL = 2.576  # 99 % of a normal distribution lie within this many standard deviations
 _SEEKERS = 15
 _MOST_STATES = 64
 
@@ -35,7 +35,7 @@ Steps = Annotated[int, Range(2, 256)]
 Bytes = Annotated[int, Range(1, 2**48)]
 
 
-class Estimate(NamedTuple):
+class RankEstimate(NamedTuple):
     """A value and its error bound, which holds in at least 95 of 100 draws."""
 
     value: PerSample
@@ -47,11 +47,11 @@ class Estimate(NamedTuple):
 class EstimatedSpectra:
     """Estimates of the singular values of a batch of token matrices, from matrix products.
 
-    Every method gives an ``Estimate``: a value and its error, on the CPU in float64. ``shape`` are
-    the leading axes; ``probes`` is zero if the result is deterministic.
+    Every method returns a ``RankEstimate``: a value and its error, on the CPU in float64. ``shape``
+    are the leading axes; ``probes`` is zero if the result is deterministic.
     """
 
-    evidence: Evidence
+    evidence: SpectralEvidence
     shape: tuple[int, ...]
     probes: int
 
@@ -59,7 +59,7 @@ class EstimatedSpectra:
         sizes = span(self.effective_rank().value.flatten().tolist())
         return f"EstimatedSpectra: {self.evidence.energy.numel()} matrices, effective ranks {sizes}"
 
-    def effective_rank(self) -> Estimate:
+    def effective_rank(self) -> RankEstimate:
         """``exp H(σ/Σσ)``, by stochastic Lanczos quadrature."""
         known = self.evidence
         around: Tensor | float = 0.0
@@ -70,55 +70,55 @@ class EstimatedSpectra:
             around = quantile * known.spread
         least, most = (known.least - around).exp(), (known.most + around).exp()
         value = (least + most) / 2
-        # Probes seldom meet a direction that stands alone, so that sums are skewed: upwards, errors
-        # of a normal distribution would be too small.
+        # Probes rarely overlap with an isolated direction, so sums are skewed: upwards, normal
+        # error bounds would be too small.
         above = (known.most + _SKEW * around).exp() - value
         error = torch.maximum(torch.as_tensor(above), value - least)
         return self._shaped(value, error + _rounding(known) * most)
 
-    def stable_rank(self) -> Estimate:
+    def stable_rank(self) -> RankEstimate:
         """``‖X‖_F² / σ₁²``."""
         energy = self.evidence.energy
-        value, error = _largest_square(self.evidence, whole=self.probes == 0)
+        value, error = _largest_square(self.evidence, complete=self.probes == 0)
         least, most = (energy / _positive(value + sign * error) for sign in (1, -1))
         return self._shaped((least + most) / 2, (most - least) / 2)
 
-    def participation_ratio(self) -> Estimate:
+    def participation_ratio(self) -> RankEstimate:
         """``(Σσ²)² / Σσ⁴``, with no error but rounding; NaN if fourth powers were left out."""
         known = self.evidence
         value = known.energy.square() / torch.where(known.fourth > 0, known.fourth, 1.0)
         value = torch.where(known.fourth.isnan(), torch.nan, value)
         return self._shaped(value, value * _rounding(known))
 
-    def _shaped(self, value: Tensor, error: Tensor) -> Estimate:
+    def _shaped(self, value: Tensor, error: Tensor) -> RankEstimate:
         """Zero matrices have ranks of zero, exactly; those that are not finite have none."""
         energy = self.evidence.energy
         blank = torch.where(energy == 0, 0.0, torch.nan)
         known = energy.isfinite() & (energy > 0)
         parts = (torch.where(known, part, blank).reshape(self.shape) for part in (value, error))
-        return Estimate(*parts)
+        return RankEstimate(*parts)
 
 
 def _positive(x: Tensor) -> Tensor:
     return torch.where(x > 0, x, 1.0)
 
 
-def _rounding(known: Evidence) -> PerMatrix:
-    """What sums and products of numbers of one sign are off by, relative to them."""
+def _rounding(known: SpectralEvidence) -> PerMatrix:
+    """The relative rounding error of sums and products of numbers of one sign."""
     return _ROUNDING + 64 * known.noise / _positive(known.energy.sqrt())
 
 
-def _largest_square(known: Evidence, *, whole: bool) -> tuple[PerMatrix, PerMatrix]:
-    """``σ₁²``, the largest that any of the spaces looked at has shown, and how far it may be off.
+def _largest_square(known: SpectralEvidence, *, complete: bool) -> tuple[PerMatrix, PerMatrix]:
+    """``σ₁²``, the largest value in any of the Krylov spaces, and its possible error.
 
     A space's values lie below the matrix's (Cauchy's interlacing), and each within its residual of
-    one of them. The space of the leading starts knows no residual, but may have seen more; with
-    ``whole`` it is all of the matrix.
+    one of them. The space of the leading starts has no residual, but may have a larger value;
+    with ``complete`` it is all of the matrix.
     """
-    known = Evidence(*(part.nan_to_num() for part in known))  # NumPy decomposes no NaN
+    known = SpectralEvidence(*(part.nan_to_num() for part in known))  # NumPy decomposes no NaN
     first = np.linalg.eigvalsh(known.overlap.numpy())[:, -1].clip(min=0)
     off = np.zeros_like(first)
-    if not whole:
+    if not complete:
         noise = known.noise.numpy()[:, None, None]
         values, slack = _ritz(known.alpha.numpy(), known.beta.numpy(), noise)
         best = values.argmax(-1, keepdims=True)
@@ -133,9 +133,9 @@ def _largest_square(known: Evidence, *, whole: bool) -> tuple[PerMatrix, PerMatr
 def _ritz(alpha: Array, beta: Array, noise: Array) -> tuple[Array, Array]:
     """Eigenvalues of ``BᵀB`` of all starts of a matrix, and twice the residuals of their vectors.
 
-    A start's matrix ends where a step was divided by little more than noise. Vectors that the start
-    has no part in are left out: copies of what was found before, which come up because Lanczos
-    vectors do not stay orthogonal (Cullum and Willoughby 1985).
+    A start's matrix ends where a step was divided by little more than noise. Vectors that are
+    nearly orthogonal to the start are left out: they are copies of earlier ones, which arise
+    because Lanczos vectors do not stay orthogonal (Cullum and Willoughby 1985).
     """
     count = alpha.shape[-1]
     steps = np.arange(count)
@@ -186,7 +186,7 @@ class SpectrumProbe:
     >>> probe = SpectrumProbe()
     >>> for layer in range(3):
     ...     probe.feed(torch.eye(4)[: layer + 2])
-    >>> [round(each.effective_rank().value.item(), 3) for each in probe.finish()]
+    >>> [round(layer.effective_rank().value.item(), 3) for layer in probe.finish()]
     [2.0, 3.0, 4.0]
 
     ``feed`` does not synchronise with the GPU: a state is copied, states of one shape are processed
@@ -244,7 +244,7 @@ class SpectrumProbe:
         if key not in self._waiting:
             self._waiting[key] = _Stack(flat, self._limit)
         stack = self._waiting[key]
-        stack.add(_Place(self._fed, tuple(batch), len(flat)), flat, mask, rows)
+        stack.add(_FedState(self._fed, tuple(batch), len(flat)), flat, mask, rows)
         self._fed += 1
         if stack.is_full:
             self._run(stack)
@@ -252,14 +252,14 @@ class SpectrumProbe:
     def finish(self) -> list[EstimatedSpectra]:
         """The spectra of all states in order; the only GPU synchronisation."""
         for stack in self._waiting.values():
-            if stack.places:
+            if stack.states:
                 self._run(stack)
         self._waiting.clear()
         spectra = _weigh_together(self._done)
         return [spectra[number] for number in range(self._fed)]
 
     def _run(self, stack: "_Stack") -> None:
-        places, matrix = stack.empty()
+        states, matrix = stack.empty()
         key = (min(matrix.terms[0].shape[-2:]), matrix.s.device, matrix.s.dtype)
         if key not in self._starts:
             self._starts[key] = lanczos.draw_starts(*key, _SEEKERS, self._probes, self._seed)
@@ -268,10 +268,10 @@ class SpectrumProbe:
         if self._fourth_powers:
             fourth = split.sum_of_fourth_powers(matrix)
         diagonals = lanczos.bidiagonalise(matrix, starts, self._steps, fourth)
-        self._done.append(_Batch(places, starts, diagonals))
+        self._done.append(_Batch(states, starts, diagonals))
 
 
-class _Place(NamedTuple):
+class _FedState(NamedTuple):
     """One state among those fed: its number, its leading axes, how many samples it has."""
 
     number: int
@@ -283,41 +283,41 @@ class _Place(NamedTuple):
 class _Batch:
     """Results of several states, on their device until they are transferred to the host."""
 
-    places: list[_Place]
+    states: list[_FedState]
     starts: Starts
     matrices: Bidiagonal
 
 
 class _Stack:
-    """States of one shape, dtype and device, in room for as many as fit into some bytes."""
+    """States of one shape, dtype and device, in buffers for as many as fit into some bytes."""
 
     def __init__(self, like: Hidden, limit: int) -> None:
         pieced = in_pieces(like)
-        one = split.room_for(like[:0], 1, pieced=pieced)
-        size = sum(term.element_size() for term in one) * like.numel()
+        terms = split.allocate_terms(like[:0], 1, pieced=pieced)
+        size = sum(term.element_size() for term in terms) * like.numel()
         self._most = max(1, min(_MOST_STATES, limit // max(size, 1)))
-        self._terms = split.room_for(like, self._most, pieced=pieced)
-        self.places: list[_Place] = []
+        self._terms = split.allocate_terms(like, self._most, pieced=pieced)
+        self.states: list[_FedState] = []
         self._moved: list[Moved] = []
 
     @property
     def is_full(self) -> bool:
         """Whether no other state fits."""
-        return len(self.places) >= self._most
+        return len(self.states) >= self._most
 
-    def add(self, place: _Place, x: Hidden, mask: TokenMask | None, center: Rows | None) -> None:
+    def add(self, state: _FedState, x: Hidden, mask: TokenMask | None, center: Rows | None) -> None:
         """Copy a state in, without its mean."""
-        at = len(self.places) * place.samples
-        into = tuple(term[at : at + place.samples] for term in self._terms)
+        at = len(self.states) * state.samples
+        into = tuple(term[at : at + state.samples] for term in self._terms)
         self._moved.append(split.move_mean(x, mask, center, into))
-        self.places.append(place)
+        self.states.append(state)
 
-    def empty(self) -> tuple[list[_Place], MeanSplit]:
-        """All that is in it as one batch, which the next states overwrite."""
-        places, moved = self.places, Moved(*map(torch.cat, zip(*self._moved, strict=True)))
-        count = sum(place.samples for place in places)
-        self.places, self._moved = [], []
-        return places, split.assemble(tuple(term[:count] for term in self._terms), moved)
+    def empty(self) -> tuple[list[_FedState], MeanSplit]:
+        """All states in the stack as one batch, which the next states overwrite."""
+        states, moved = self.states, Moved(*map(torch.cat, zip(*self._moved, strict=True)))
+        count = sum(state.samples for state in states)
+        self.states, self._moved = [], []
+        return states, split.assemble(tuple(term[:count] for term in self._terms), moved)
 
 
 def _weigh_together(batches: list[_Batch]) -> dict[int, EstimatedSpectra]:
@@ -331,15 +331,15 @@ def _weigh_together(batches: list[_Batch]) -> dict[int, EstimatedSpectra]:
             batch.matrices = Bidiagonal(*islice(host, len(Bidiagonal._fields)))
     spectra = {}
     for alike in _grouped(batches, lambda batch: id(batch.starts)):
-        starts, places = alike[0].starts, [place for batch in alike for place in batch.places]
+        starts, states = alike[0].starts, [state for batch in alike for state in batch.states]
         chance = starts.probes.shape[0] if starts.by_chance else 0
         matrices = zip(*(batch.matrices for batch in alike), strict=True)
         known = lanczos.weigh(Bidiagonal(*map(torch.cat, matrices)), chance)
         parts = zip(
-            *(part.split([place.samples for place in places]) for part in known), strict=True
+            *(part.split([state.samples for state in states]) for part in known), strict=True
         )
-        for place, part in zip(places, parts, strict=True):
-            spectra[place.number] = EstimatedSpectra(Evidence(*part), place.shape, chance)
+        for state, part in zip(states, parts, strict=True):
+            spectra[state.number] = EstimatedSpectra(SpectralEvidence(*part), state.shape, chance)
     return spectra
 
 

@@ -21,14 +21,14 @@ from rankscope.core.shapes import Hidden
 
 FUSED_DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 IN_DOUBT = -2
-"""Stands for the row that is no number, where float32 was too narrow to tell."""
+"""Instead of the first row that is not finite, where float32's range was too small to tell."""
 _NO_ROW = 2**31 - 1
 _MOST_FEATURES, _MOST_SAMPLES = 2**16, 2**15
 _LINE_BYTES = 512
-"""What a warp reads at once: 16 bytes for each of its threads; so much of a row has a program."""
+"""What a warp reads at once: 16 bytes per thread; one program handles that much of a row."""
 _ROWS, _STAGES = 8, 3
 _MANY_TOKENS = 1024
-"""From so many on, twice as many rows at once are quicker."""
+"""From this number of tokens on, twice as many rows at once are faster."""
 _PROGRAMS = 2**9
 """How many programs there should be: some for each processor of a large GPU."""
 _SHORTEST_CHUNK, _LONGEST_CHUNK = 32, 128
@@ -36,7 +36,7 @@ _CHUNKS_AT_ONCE = 4
 _FIGURES = 8
 
 Again = Callable[..., None]
-"""Starts a kernel once more, on the same grid: all its arguments, tensors as their addresses."""
+"""Launches a kernel again on the same grid; takes all its arguments, tensors as addresses."""
 _compiled: dict[tuple[Any, ...], Any] = {}
 
 
@@ -52,7 +52,7 @@ def _triton_is_here() -> bool:
 
 @cache
 def _interpreted() -> bool:
-    """Whether Triton runs kernels on the CPU, one program after another, as our tests have it."""
+    """Whether Triton runs kernels on the CPU, one program after another, as in our tests."""
     return environ.get("TRITON_INTERPRET") == "1" and _triton_is_here()
 
 
@@ -75,12 +75,12 @@ def start(
 ) -> Again | None:
     """Start a kernel, named by its file and itself: ``_fused_kernels.mean_and_rows``.
 
-    It takes tensors, numbers of which it knows nothing when it is compiled (``free``), other
-    numbers, and options. Triton looks at every argument of every call, which takes longer than the
-    kernel; one that was compiled for arguments like these is started without that. Given back is
-    what starts it again; None where kernels are interpreted, which nothing compiles.
+    It takes tensors, numbers for which it is not specialised (``free``), other numbers, and
+    options. Triton inspects every argument of every call, which takes longer than the kernel; one
+    that was compiled for arguments like these is launched without that. Returns a function that
+    launches it again; None where kernels are interpreted instead of compiled.
     """
-    whole = (*grid, 1, 1)[:3]
+    full_grid = (*grid, 1, 1)[:3]
     addresses = [tensor.data_ptr() for tensor in tensors]
     kinds = [(tensor.dtype, at % 16) for tensor, at in zip(tensors, addresses, strict=True)]
     key = (kernel, tensors[0].device, *kinds, numbers, options, warps)
@@ -88,10 +88,10 @@ def start(
     if compiled is None:
         file, _, name = kernel.partition(".")
         function = getattr(import_module(f"rankscope.core.metrics.{file}"), name)
-        compiled = function[whole](*tensors, *free, *numbers, *options, num_warps=warps)
+        compiled = function[full_grid](*tensors, *free, *numbers, *options, num_warps=warps)
         _compiled[key] = compiled
-        return None if compiled is None else cast(Again, compiled[whole])
-    again: Again = compiled[whole]
+        return None if compiled is None else cast(Again, compiled[full_grid])
+    again: Again = compiled[full_grid]
     again(*addresses, *free, *numbers, *options)
     return again
 
@@ -102,14 +102,14 @@ def power_of_two(number: int) -> int:
 
 
 class Transfer:
-    """Copies of tensors to the host, begun at once; ``wait`` gives them when they are there."""
+    """Copies of tensors to the host, started at once; ``wait`` returns them when complete."""
 
     def __init__(self, tensors: Iterable[Tensor]) -> None:
-        given = list(tensors)
-        # Only CUDA says when a copy is done; other devices are waited for.
-        self._copies = [x.to("cpu", non_blocking=True) if x.is_cuda else x.detach() for x in given]
+        owned = list(tensors)
+        # Only CUDA copies asynchronously; other devices block.
+        self._copies = [x.to("cpu", non_blocking=True) if x.is_cuda else x.detach() for x in owned]
         self._ends = []
-        for device in {x.device for x in given if x.is_cuda}:
+        for device in {x.device for x in owned if x.is_cuda}:
             self._ends.append(torch.cuda.Event())
             self._ends[-1].record(torch.cuda.current_stream(device))
 
@@ -120,8 +120,8 @@ class Transfer:
         return [copy.cpu() for copy in self._copies]
 
 
-class Plan(NamedTuple):
-    """How the work on states of one shape is shared out: columns in groups, rows in chunks."""
+class TilingPlan(NamedTuple):
+    """How states of one shape are divided among programs: columns in groups, rows in chunks."""
 
     groups: int
     columns: int
@@ -131,7 +131,7 @@ class Plan(NamedTuple):
 
 
 @cache
-def plan_for(samples: int, tokens: int, features: int, entry: int) -> Plan:
+def plan_for(samples: int, tokens: int, features: int, entry: int) -> TilingPlan:
     """As many columns as a warp reads at once, and chunks so short that all processors work."""
     columns = min(_LINE_BYTES // entry, power_of_two(features))
     groups = math.ceil(features / columns)
@@ -139,17 +139,17 @@ def plan_for(samples: int, tokens: int, features: int, entry: int) -> Plan:
     shortest = min(_SHORTEST_CHUNK, max(_ROWS, power_of_two(tokens)))
     chunk_rows = max(shortest, min(wanted, _LONGEST_CHUNK))
     rows = _ROWS if tokens < _MANY_TOKENS else 2 * _ROWS
-    return Plan(groups, columns, math.ceil(tokens / chunk_rows), chunk_rows, rows)
+    return TilingPlan(groups, columns, math.ceil(tokens / chunk_rows), chunk_rows, rows)
 
 
 class Buffers:
-    """What the kernels write for some states like one; all but the figures is for one at a time."""
+    """Kernel outputs for states of one shape; the next state overwrites all but ``figures``."""
 
     def __init__(self, like: Hidden, layers: int) -> None:
         samples, self.tokens, features = like.shape
         self.plan = plan = plan_for(samples, self.tokens, features, like.element_size())
 
-        def room(*shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
+        def allocate(*shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
             return torch.empty(shape, dtype=dtype, device=like.device)
 
         # First of each chunk of rows: the largest sum of a row's sizes, the sum of squares, whether
@@ -157,31 +157,31 @@ class Buffers:
         # largest sum of what is left. Then of each group of columns: the largest sum of a column's
         # sizes, that of what is left, the square of the sum of unit rows, that of what is left, and
         # its unit.
-        self.figures = room(
+        self.figures = allocate(
             layers, samples, plan.chunks + plan.groups, _FIGURES, dtype=torch.float64
         )
-        self.center = room(samples, features)
-        weights = room(samples, self.tokens)
-        self.lengths = room(samples, self.tokens)
-        row_parts = room(2, samples, self.tokens, plan.groups)
-        mean_parts = room(samples, plan.chunks, features)
-        rest_parts = room(samples, self.tokens, plan.groups)
-        self.column_parts = room(3, samples, plan.chunks, features)
-        energies = room(samples, plan.groups, plan.chunks)
+        self.center = allocate(samples, features)
+        weights = allocate(samples, self.tokens)
+        self.lengths = allocate(samples, self.tokens)
+        row_parts = allocate(2, samples, self.tokens, plan.groups)
+        mean_parts = allocate(samples, plan.chunks, features)
+        rest_parts = allocate(samples, self.tokens, plan.groups)
+        self.column_parts = allocate(3, samples, plan.chunks, features)
+        energies = allocate(samples, plan.groups, plan.chunks)
         # How many programs are done with a group of columns, then with a chunk of rows; zero before
         # and after a kernel.
-        arrived = room(samples * (plan.groups + plan.chunks), dtype=torch.int32).zero_()
+        arrived = allocate(samples * (plan.groups + plan.chunks), dtype=torch.int32).zero_()
         ends = (arrived, self.figures)
         self.of_means = (self.center, weights, self.lengths, row_parts, mean_parts, *ends)
         self.of_rests = (self.center, weights, rest_parts, self.column_parts, energies, *ends)
         self.strides = row_parts.stride(0), self.column_parts.stride(0)
         self.counts: list[Tensor | None] = []
-        """Of each state the tokens of the samples; None where all count."""
+        """Per state, the number of tokens of each sample; None where all count."""
         self._sent: tuple[int, Transfer] | None = None
 
     @property
     def used(self) -> int:
-        """How many states it has figures of."""
+        """How many states have been measured."""
         return len(self.counts)
 
     @property
@@ -236,7 +236,7 @@ def has_kernels_for(x: Hidden) -> bool:
 
 
 class FusedStatistics:
-    """Starts the kernels on the states it is shown; ``figures`` are those of all of them."""
+    """Launches the kernels on each state that is added; ``figures`` returns those of all states."""
 
     def __init__(self, expected: int) -> None:
         self._expected = max(expected, 1)
@@ -248,7 +248,7 @@ class FusedStatistics:
     def add(
         self, x: Hidden, mask: Bool[Tensor, "batch token"] | None
     ) -> Float[Tensor, "batch feature"]:
-        """Start on a state; given back is the mean of its tokens, until the next state comes."""
+        """Start on a state; returns the mean of its tokens, valid until the next state is added."""
         key = (x.shape, x.dtype, x.device)
         buffers = self._open.get(key)
         if buffers is None or buffers.is_full:
@@ -299,7 +299,7 @@ def _start(
     *,
     has_mask: bool,
 ) -> Again | None:
-    """Start both kernels on a state of a new form; what starts them again takes addresses."""
+    """Start both kernels on a new layout; returns a function of addresses that restarts them."""
     plan, (bits, first, count) = buffers.plan, sides
     every = (not has_mask and x.shape[1] % plan.chunk_rows == 0, x.shape[2] % plan.columns == 0)
     sizes = (plan.rows, plan.columns, _CHUNKS_AT_ONCE, power_of_two(plan.groups))
@@ -317,13 +317,13 @@ def _start(
     )  # fmt: skip
     if mean_and_rows is None or rest_and_columns is None:
         return None
-    # Addresses are asked for once: Triton would ask each tensor in every call.
-    mean_rooms, rest_rooms = (
-        [room.data_ptr() for room in rooms] for rooms in (buffers.of_means, buffers.of_rests)
+    # Addresses are read once: Triton would read those of all tensors in every call.
+    mean_addresses, rest_addresses = (
+        [buffer.data_ptr() for buffer in group] for group in (buffers.of_means, buffers.of_rests)
     )
 
     def again(state: int, bits: int, first: int, count: int, layer: int) -> None:
-        mean_and_rows(state, bits, first, count, *mean_rooms, layer, *means, *tiles)
-        rest_and_columns(state, bits, first, *rest_rooms, layer, *rests, *tiles)
+        mean_and_rows(state, bits, first, count, *mean_addresses, layer, *means, *tiles)
+        rest_and_columns(state, bits, first, *rest_addresses, layer, *rests, *tiles)
 
     return again

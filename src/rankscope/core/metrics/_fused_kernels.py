@@ -1,19 +1,18 @@
-"""Triton kernels that read hidden states twice: for their mean, and for what is left beside it.
+"""Triton kernels that read hidden states twice: for their mean, and for the residual.
 
-A program is one warp, so that nothing in it ever waits for another, and works on some rows of some
-columns; what it finds out about either is only a part. Parts are put together by one program, in an
-order that is always the same, so that results agree to the last bit from run to run.
+A program is one warp, which never waits for another, and works on some rows of some columns, so its
+sums are partial. One program adds the partial sums, always in the same order, so that results agree
+to the last bit from run to run.
 
-Squares are float32, of entries that were multiplied with a power of two by which those of the first
-token come near 1. Where that is not enough, for tokens 10¹⁵ times as small as the first, it is
-noted.
+Squares are float32, of entries multiplied by a power of two that brings those of the first token
+near 1. Where that is not enough, for tokens 10¹⁵ times as small as the first, a flag is set.
 """
 
 import triton
 import triton.language as tl
 
 FIGURES = tl.constexpr(8)
-"""Numbers that are left of each chunk of rows and of each group of columns."""
+"""Numbers stored for each chunk of rows and for each group of columns."""
 _NO_ROW = tl.constexpr(2147483647)
 _LEAST = tl.constexpr(2.0**-100)
 """Sums of squares above this have all their digits."""
@@ -24,12 +23,12 @@ def _tile(
     x, mask, rows, tokens, inside, x_n, mask_n,
     HAS_MASK: tl.constexpr, ALL_ROWS: tl.constexpr, ALL_COLUMNS: tl.constexpr,
 ):  # fmt: skip
-    """Some rows as float32, zero where there is no token, and where there is one."""
-    kept = rows < tokens
+    """Some rows as float32, zero at padding, and a mask of the entries that are read."""
+    valid = rows < tokens
     if HAS_MASK:
-        kept = kept & (tl.load(mask + rows * mask_n, mask=kept, other=0) != 0)
+        valid = valid & (tl.load(mask + rows * mask_n, mask=valid, other=0) != 0)
     there = x + rows.to(tl.int64) * x_n
-    wanted = kept & inside
+    wanted = valid & inside
     everything = ALL_ROWS and ALL_COLUMNS
     tile = tl.load(there) if everything else tl.load(there, mask=wanted, other=0.0)
     return tile.to(tl.float32), wanted
@@ -37,7 +36,7 @@ def _tile(
 
 @triton.jit
 def _scale(anchor):
-    """The power of two that brings the largest entry close to 1, as far as float32 has it."""
+    """The power of two that brings the largest entry close to 1, within the range of float32."""
     peak = tl.max(tl.max(tl.abs(anchor), 1), 0)
     exponent = (peak.to(tl.int32, bitcast=True) >> 23) & 0xFF
     near = (tl.minimum(tl.maximum(254 - exponent, 1), 253) << 23).to(tl.float32, bitcast=True)
@@ -55,7 +54,7 @@ def _length(norms):
 
 @triton.jit
 def _is_last(counter, programs):
-    """Whether this program is the last of so many; what the others wrote can be read then."""
+    """Whether this program is the last to arrive, so that all others' results can be read."""
     tl.debug_barrier()
     last = tl.atomic_add(counter, 1) == programs - 1
     if last:
@@ -75,8 +74,8 @@ def mean_and_rows(
     """The mean of each sample's tokens, and the tokens' sizes: sums of entries and of squares.
 
     Sums for the mean are of differences from the first token, so that equal tokens have exactly
-    their own value as mean, and a large common offset costs no digits. The last program to be done
-    with a group of columns, or with a chunk of rows, adds up what all of them left.
+    their own value as mean, and a large common offset costs no digits. The last program to finish a
+    group of columns, or a chunk of rows, adds the partial sums of all of them.
     """
     group, chunk, sample = tl.program_id(0), tl.program_id(1), tl.program_id(2).to(tl.int64)
     groups, samples = tl.num_programs(0), tl.num_programs(2).to(tl.int64)
@@ -98,25 +97,25 @@ def mean_and_rows(
         if not (ALL_ROWS and ALL_COLUMNS):
             away = tl.where(wanted, away, 0.0)
         total += tl.sum(away, 0, keep_dims=True)
-        place = sums + rows.to(tl.int64) * groups + group
+        pointers = sums + rows.to(tl.int64) * groups + group
         size = tl.sum(tl.abs(tile), 1, keep_dims=True)
         small = tile * scale
         square = tl.sum(small * small, 1, keep_dims=True)
-        # Below, squares lack digits: a negative length is a bound on what it may be.
+        # Smaller squares lack digits: a negative length marks an upper bound.
         length = tl.where((square < _LEAST) & (size > 0), -size, tl.sqrt(square) / scale)
-        tl.store(place, size, mask=rows < tokens)
-        tl.store(place + row_apart, length, mask=rows < tokens)
+        tl.store(pointers, size, mask=rows < tokens)
+        tl.store(pointers + row_apart, length, mask=rows < tokens)
     mean_parts += sample * chunks * features + columns
     tl.store(mean_parts + chunk * features, total, mask=inside)
 
     if _is_last(arrived + sample * groups + group, chunks):
-        whole = tl.zeros([CHUNKS, COLUMNS], tl.float32)
+        chunk_totals = tl.zeros([CHUNKS, COLUMNS], tl.float32)
         for step in range(0, chunks, CHUNKS):
             some = step + tl.arange(0, CHUNKS)[:, None]
             there, wanted = mean_parts + some * features, (some < chunks) & inside
-            whole += tl.load(there, mask=wanted, other=0.0, cache_modifier=".cg")
+            chunk_totals += tl.load(there, mask=wanted, other=0.0, cache_modifier=".cg")
         number = tl.load(count + sample) if HAS_MASK else tokens
-        mean = anchor + tl.sum(whole, 0, keep_dims=True) / number.to(tl.float32)
+        mean = anchor + tl.sum(chunk_totals, 0, keep_dims=True) / number.to(tl.float32)
         tl.store(center + sample * features + columns, mean, mask=inside)
 
     if _is_last(arrived + samples * groups + sample * chunks + chunk, groups):
@@ -129,15 +128,15 @@ def mean_and_rows(
         for step in range(0, chunk_rows, ROWS):
             rows = chunk * chunk_rows + step + tl.arange(0, ROWS)[:, None]
             wanted = (rows < tokens) & (every < groups)
-            place = sums + rows.to(tl.int64) * groups + every
-            size = tl.load(place, mask=wanted, other=0.0, cache_modifier=".cg")
-            length = tl.load(place + row_apart, mask=wanted, other=0.0, cache_modifier=".cg")
+            pointers = sums + rows.to(tl.int64) * groups + every
+            size = tl.load(pointers, mask=wanted, other=0.0, cache_modifier=".cg")
+            length = tl.load(pointers + row_apart, mask=wanted, other=0.0, cache_modifier=".cg")
             norm, unknown = _length(tl.maximum(length, 0.0)), _length(tl.maximum(-length, 0.0))
             size = tl.sum(size, 1, keep_dims=True)
             weight = tl.where(norm > 0, 1.0 / tl.where(norm > 0, norm, 1.0), 0.0)
             tl.store(weights + sample * tokens + rows, weight, mask=rows < tokens)
             tl.store(lengths + sample * tokens + rows, norm, mask=rows < tokens)
-            # What is no number shows in the sum, and what is not known in the length.
+            # Entries that are not finite show in the sum, lost digits in the length.
             doubtful = (size < float("inf")) & (
                 (unknown > 1e-4 * norm)
                 | ((norm < float("inf")) == 0)
@@ -148,7 +147,7 @@ def mean_and_rows(
             least = tl.where(doubtful, -1.0, least)
             squares += wide * wide
             nonzero += (size > 0).to(tl.int32)
-            # A sum is no number, or infinite, if an entry is.
+            # A sum is not finite if an entry is not.
             broken = tl.minimum(broken, tl.where(size < float("inf"), _NO_ROW, rows))
         out = figures + ((layer * samples + sample) * (chunks + groups) + chunk) * FIGURES
         tl.store(out, tl.max(tl.max(largest, 1), 0).to(tl.float64))
@@ -167,9 +166,9 @@ def rest_and_columns(
     ROWS: tl.constexpr, COLUMNS: tl.constexpr, CHUNKS: tl.constexpr, GROUPS: tl.constexpr,
     STAGES: tl.constexpr,
 ):  # fmt: skip
-    """What is left beside the mean, and sums over the rows: of sizes, of what is left, of units.
+    """The residual, and sums over the rows: of absolute entries, of the residual, of unit rows.
 
-    Programs start with the last rows, for those are what the caches hold after the first kernel.
+    Programs start with the last rows, which are still in cache after the first kernel.
     """
     group, sample = tl.program_id(0), tl.program_id(2).to(tl.int64)
     groups, samples = tl.num_programs(0), tl.num_programs(2).to(tl.int64)
@@ -201,8 +200,8 @@ def rest_and_columns(
         units += tl.sum(tile * weight, 0, keep_dims=True)
         small = rest * scale
         energy += tl.sum(small * small, 0, keep_dims=True)
-        place = rest_parts + rows.to(tl.int64) * groups + group
-        tl.store(place, tl.sum(tl.abs(rest), 1, keep_dims=True), mask=rows < tokens)
+        pointers = rest_parts + rows.to(tl.int64) * groups + group
+        tl.store(pointers, tl.sum(tl.abs(rest), 1, keep_dims=True), mask=rows < tokens)
     column_parts += sample * chunks * features + columns
     there = column_parts + chunk * features
     tl.store(there, sizes, mask=inside)
@@ -244,8 +243,8 @@ def rest_and_columns(
         for step in range(0, chunk_rows, ROWS):
             rows = chunk * chunk_rows + step + tl.arange(0, ROWS)[:, None]
             wanted = (rows < tokens) & (every < groups)
-            place = rest_parts + rows.to(tl.int64) * groups + every
-            rest = tl.load(place, mask=wanted, other=0.0, cache_modifier=".cg")
+            pointers = rest_parts + rows.to(tl.int64) * groups + every
+            rest = tl.load(pointers, mask=wanted, other=0.0, cache_modifier=".cg")
             largest = tl.maximum(largest, tl.sum(rest, 1, keep_dims=True))
         here = out + chunk * FIGURES
         tl.store(here + 5, tl.max(tl.max(largest, 1), 0).to(tl.float64))
@@ -268,16 +267,16 @@ def _raise_peak(
     tl.atomic_max(peak, tl.max(tl.max(size, 1), 0).to(tl.int32, bitcast=True))
 
 
-@triton.jit(do_not_specialize=["place"])
+@triton.jit(do_not_specialize=["slot"])
 def largest_entries(
-    query, key, peaks, place, query_programs, width,
+    query, key, peaks, slot, query_programs, width,
     query_rows, query_heads, query_tokens, query_b, query_h, query_n,
     key_rows, key_heads, key_tokens, key_b, key_h, key_n,
     ROWS: tl.constexpr, WIDTH: tl.constexpr,
 ):  # fmt: skip
     """The largest size of an entry of queries, and of keys, as the bits of a float32."""
     program = tl.program_id(0)
-    peaks += 2 * place
+    peaks += 2 * slot
     if program < query_programs:
         _raise_peak(
             query, peaks, program, query_rows, width, query_heads, query_tokens,

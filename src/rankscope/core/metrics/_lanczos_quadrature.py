@@ -28,7 +28,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from rankscope.core.metrics._fused import can_fuse
-from rankscope.core.metrics._mean_split import Block, MeanSplit, PerMatrix, Side, in_two_pieces
+from rankscope.core.metrics._mean_split import Block, MeanSplit, PerMatrix, Split, in_two_pieces
 from rankscope.streams import stream
 
 PerStart = Float[Tensor, "batch start"]
@@ -36,8 +36,8 @@ Array = npt.NDArray[np.float64]
 Single = npt.NDArray[np.float32]
 
 _LEAK = 1e-6  # of the random directions stays in the deflated ones, so that they are independent
-_LEADING = 3  # starts whose own values are looked at: the mean's direction and two more
-_AT_ONCE = 2048  # starts whose fractions are taken together: so many stay in a processor's cache
+_LEADING = 3  # starts whose own values are used: the mean's direction and two more
+_AT_ONCE = 2048  # starts whose fractions are taken together: that many fit into a processor's cache
 _STEP = 1.25  # the rule is then off by less than 10⁻⁶
 NODES: Array = np.arange(-50.0, 30.0 + _STEP, _STEP)
 """Logarithms of eigenvalues relative to ``‖X‖_F²``: from σ of e⁻²⁵, to a tail past the largest."""
@@ -49,9 +49,9 @@ MIXED: Array = PLAIN * NODES / 2
 
 
 class Starts(NamedTuple):
-    """Random numbers for one size: what the largest directions are sought from, and the probes.
+    """Random numbers for one size: starts of the search for the largest directions, and the probes.
 
-    ``probes`` are all unit vectors where there are few of them: then nothing is left to chance.
+    ``probes`` are all unit vectors where there are few of them: then the result is deterministic.
     """
 
     seekers: Float[Tensor, "seeker entry"]
@@ -59,7 +59,7 @@ class Starts(NamedTuple):
 
     @property
     def by_chance(self) -> bool:
-        """Whether probes stand for directions that no one looked along."""
+        """Whether random probes represent the directions that are not searched."""
         return self.seekers.shape[0] > 0
 
 
@@ -93,7 +93,7 @@ def draw_starts(
 
 @lru_cache(maxsize=16)
 def _draw(count: int, size: int, seed: int, dtype: torch.dtype, *, pinned: bool) -> Tensor:
-    """Random numbers on the host, kept for the next time: drawing them takes longer than using."""
+    """Random numbers on the host, cached: drawing them takes longer than using them."""
     generator = stream(seed, "spectrum probes", size)
     drawn = torch.randn(count, size, generator=generator, dtype=torch.float64).to(dtype)
     return drawn.pin_memory() if pinned else drawn
@@ -122,7 +122,7 @@ def bidiagonalise(matrix: MeanSplit, starts: Starts, steps: int, fourth: PerMatr
     return Bidiagonal(*diagonals, length.square(), overlap, matrix.energy, matrix.noise, fourth)
 
 
-def _start_block(matrix: MeanSplit, starts: Starts) -> Side:
+def _start_block(matrix: MeanSplit, starts: Starts) -> Split:
     """The mean's direction; directions that hold the largest values; probes orthogonal to both."""
     near = matrix.e if matrix.wide else matrix.c
     inside = (matrix.e > 0).to(near.dtype) if matrix.wide else torch.ones_like(near)
@@ -131,7 +131,7 @@ def _start_block(matrix: MeanSplit, starts: Starts) -> Side:
     if starts.by_chance:
         # One step of subspace iteration turns the seekers towards the largest directions.
         seekers, probes = rows[:, :count], rows[:, count:].double()
-        block = Side(torch.zeros_like(seekers[..., 0]), seekers)
+        block = Split(torch.zeros_like(seekers[..., 0]), seekers)
         there, _ = step(matrix, block, None, None, to_tokens=not matrix.wide)
         turned, _ = step(matrix, there, None, None, to_tokens=matrix.wide)
         basis = _orthonormal(_unit(turned.rest.double()) + _LEAK * _unit(seekers), near)
@@ -143,7 +143,7 @@ def _start_block(matrix: MeanSplit, starts: Starts) -> Side:
     rest = torch.nn.functional.pad(rows, (0, 0, 1, 0))
     along = torch.zeros_like(rest[..., 0])
     along[:, 0] = 1.0
-    return Side(along, rest)
+    return Split(along, rest)
 
 
 def _orthonormal(rows: Block, direction: Tensor) -> Block:
@@ -175,8 +175,13 @@ def _unit(rows: Block) -> Block:
 
 
 def step(
-    matrix: MeanSplit, here: Side, behind: Side | None, factor: PerStart | None, *, to_tokens: bool
-) -> tuple[Side, PerStart]:
+    matrix: MeanSplit,
+    here: Split,
+    behind: Split | None,
+    factor: PerStart | None,
+    *,
+    to_tokens: bool,
+) -> tuple[Split, PerStart]:
     """Half a step: unit vectors along ``X here − factor · behind``, and their lengths before.
 
     ``to_tokens`` it is ``X``, otherwise its transpose.
@@ -187,8 +192,13 @@ def step(
 
 
 def plain_step(
-    matrix: MeanSplit, here: Side, behind: Side | None, factor: PerStart | None, *, to_tokens: bool
-) -> tuple[Side, PerStart]:
+    matrix: MeanSplit,
+    here: Split,
+    behind: Split | None,
+    factor: PerStart | None,
+    *,
+    to_tokens: bool,
+) -> tuple[Split, PerStart]:
     """Half a step by PyTorch alone."""
     product = matrix.product(_with_mean(matrix, here, to_tokens), transposed=to_tokens)
     unit = (matrix.e if to_tokens else matrix.c)[:, None]
@@ -199,12 +209,17 @@ def plain_step(
     if behind is not None and factor is not None:
         rest = torch.addcmul(rest, factor[..., None], behind.rest, value=-1)
         along = along - factor * behind.along
-    return normalise(Side(along, rest))
+    return normalise(Split(along, rest))
 
 
 def fused_step(
-    matrix: MeanSplit, here: Side, behind: Side | None, factor: PerStart | None, *, to_tokens: bool
-) -> tuple[Side, PerStart]:
+    matrix: MeanSplit,
+    here: Split,
+    behind: Split | None,
+    factor: PerStart | None,
+    *,
+    to_tokens: bool,
+) -> tuple[Split, PerStart]:
     """Half a step in two launches; the pieces for the next product come along."""
     rows = here.pieces
     if rows is None:
@@ -218,21 +233,21 @@ def fused_step(
     return side, length
 
 
-def _with_mean(matrix: MeanSplit, here: Side, to_tokens: bool) -> Block:
+def _with_mean(matrix: MeanSplit, here: Split, to_tokens: bool) -> Block:
     """What is multiplied: ``v + v_c ĉ`` on the way to tokens, ``u`` on the way back."""
     if not to_tokens:
         return here.rest
     return torch.addcmul(here.rest, here.along[..., None], matrix.c[:, None])
 
 
-def normalise(side: Side) -> tuple[Side, PerStart]:
+def normalise(side: Split) -> tuple[Split, PerStart]:
     """Unit vectors (zero for zero), and the lengths."""
     length = torch.hypot(side.along, torch.linalg.vector_norm(side.rest, dim=-1))
     safe = torch.where(length > 0, length, math.inf)
-    return Side(side.along / safe, side.rest / safe[..., None]), length
+    return Split(side.along / safe, side.rest / safe[..., None]), length
 
 
-class Evidence(NamedTuple):
+class SpectralEvidence(NamedTuple):
     """What is known of a batch of matrices when all products are done; few numbers for each.
 
     ``least`` and ``most`` bound the entropy of ``σ/Σσ`` but for the probes, whose standard error
@@ -250,7 +265,7 @@ class Evidence(NamedTuple):
     beta: Float[Tensor, "batch some step"]
 
 
-def weigh(matrices: Bidiagonal, chance: int) -> Evidence:
+def weigh(matrices: Bidiagonal, chance: int) -> SpectralEvidence:
     """From bidiagonal matrices to bounds; the last ``chance`` starts stand for all they are not.
 
     All tensors are in float64 and on the CPU. What is not finite comes to NaN, and is no error.
@@ -271,7 +286,7 @@ def weigh(matrices: Bidiagonal, chance: int) -> Evidence:
     bounds = (torch.from_numpy(np.concatenate(part)) for part in zip(*parts, strict=True))
     leading = (torch.from_numpy(part[:, :_LEADING]) for part in (alpha, beta))
     moments = matrices.energy, matrices.noise, matrices.fourth
-    return Evidence._make((*bounds, *moments, matrices.overlap, *leading))
+    return SpectralEvidence._make((*bounds, *moments, matrices.overlap, *leading))
 
 
 def _entropies(

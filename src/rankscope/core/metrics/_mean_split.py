@@ -1,6 +1,6 @@
 """Token matrices with their mean set apart, as operators that are only ever multiplied by vectors.
 
-Near collapse the mean row is all there is to see: ``X = 1cᵀ + R`` with ``σ₁ ≈ √n‖c‖``, and rounding
+Near collapse the mean row dominates: ``X = 1cᵀ + R`` with ``σ₁ ≈ √n‖c‖``, and rounding
 errors of the size ``ε σ₁`` may exceed all of ``R``. So vectors of tokens are split into a number
 along ``e = 1/√n`` and a rest orthogonal to it, vectors of features likewise along ``ĉ = c/‖c‖``:
 
@@ -9,7 +9,8 @@ along ``e = 1/√n`` and a rest orthogonal to it, vectors of features likewise a
 
 Derived: ``eᵀX = √n cᵀ`` and ``eᵀR = 0``. The large number ``s`` meets single numbers alone, and
 what is rounded in a product with ``R`` is small against ``R``. Products are taken with
-``Y = R + 1mᵀ`` for some ``m``: on the side of the tokens ``R = (I − eeᵀ)Y``. Nothing here waits.
+``Y = R + 1mᵀ`` for some ``m``: on the side of the tokens ``R = (I − eeᵀ)Y``.
+Nothing here synchronises.
 """
 
 from dataclasses import dataclass
@@ -35,13 +36,13 @@ _PIECE_BITS = 9  # what rounding to bfloat16 leaves of a number is at most 2⁻�
 _GRAM_ENTRIES = 2**25
 
 
-class Side(NamedTuple):
+class Split(NamedTuple):
     """Vectors of tokens or of features: numbers along the unit vector, rests orthogonal to it."""
 
     along: Float[Tensor, "batch start"]
     rest: Block
     pieces: Tensor | None = None
-    """Two bfloat16 pieces of what the next product is taken of, where they are at hand."""
+    """Two bfloat16 pieces of what the next product is taken of, if already computed."""
 
 
 @dataclass(frozen=True)
@@ -96,8 +97,8 @@ def in_pieces(x: Tensor) -> bool:
     return x.is_cuda and x.dtype != torch.float64 and MIXED_PRODUCTS
 
 
-def room_for(x: Hidden, states: int, *, pieced: bool) -> tuple[Tensor, ...]:
-    """Empty terms for so many states like ``x``, one after the other along the first axis."""
+def allocate_terms(x: Hidden, states: int, *, pieced: bool) -> tuple[Tensor, ...]:
+    """Uninitialised terms for ``states`` states like ``x``, stacked along the first axis."""
     dtype = torch.bfloat16 if pieced else torch.float64
     count = 1 if not pieced or x.dtype == torch.bfloat16 else 2
     shape = (states * x.shape[0], *x.shape[1:])
@@ -107,7 +108,7 @@ def room_for(x: Hidden, states: int, *, pieced: bool) -> tuple[Tensor, ...]:
 class Moved(NamedTuple):
     """What was taken from matrices, and sums over what is left, up to a power of two for each.
 
-    Sums come in parts, of some tokens or features each; the kernel has no other way to add up.
+    Sums are partial, each over some tokens or features, as the kernel writes them.
     """
 
     valid: Float[Tensor, "batch token"]
@@ -122,7 +123,7 @@ def move_mean(
 ) -> Moved:
     """Write each matrix into the terms without its mean, or without what is near it.
 
-    ``center`` is the mean where it is known. It need not be exact: ``assemble`` sees what is left.
+    ``center`` is the mean where it is known. It need not be exact: ``assemble`` corrects it.
     """
     if into[0].dtype == torch.bfloat16 and can_fuse(x):
         kernels = import_module("rankscope.core.metrics._spectrum_kernels")  # they load Triton
@@ -169,7 +170,7 @@ def _exact_shift(mean: Tensor, least: Tensor, most: Tensor) -> Tensor:
 
     If all of them lie between half and twice the (rounded) mean, their differences from it are
     bfloat16 numbers again (Sterbenz); otherwise the feature stays as it is. So a matrix near
-    collapse comes down to what is left of it, and no matrix loses a bit.
+    collapse is reduced to its residual, and no matrix loses a bit.
     """
     near = mean.bfloat16().to(mean.dtype)
     low, high = torch.minimum(near / 2, near * 2), torch.maximum(near / 2, near * 2)
@@ -177,7 +178,7 @@ def _exact_shift(mean: Tensor, least: Tensor, most: Tensor) -> Tensor:
 
 
 def assemble(terms: tuple[Tensor, ...], moved: Moved) -> MeanSplit:
-    """The matrices as operators: with the mean that they really have."""
+    """The matrices as operators, with their exact mean."""
     count = moved.valid.sum(-1, keepdim=True)
     left = moved.sums.sum(1) / count
     mean = left + moved.shift

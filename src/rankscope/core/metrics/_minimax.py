@@ -50,8 +50,8 @@ class Box(NamedTuple):
         return torch.minimum(torch.maximum(center, self.lower), self.upper)
 
 
-class Columns(NamedTuple):
-    """The tokens, and every column sorted: sorted once, asked again and again."""
+class SortedColumns(NamedTuple):
+    """The tokens, and every column sorted: sorted once, used often."""
 
     tokens: Hidden
     ascending: Hidden
@@ -65,13 +65,13 @@ class Columns(NamedTuple):
         return (self.tokens - center[:, None]).abs().sum(-1).amax(-1)
 
     def mass_left(self, weights: PerToken) -> Hidden:
-        """Weight of the tokens up to and including each place of the sorted columns."""
+        """Weight of the tokens up to and including each position of the sorted columns."""
         return weights[:, :, None].expand_as(self.order).gather(-2, self.order).cumsum(-2)
 
     def weighted_median(self, weights: PerToken) -> PerFeature:
         mass = self.mass_left(weights)
-        place = (mass < 0.5 * mass[:, -1:]).sum(-2, keepdim=True)
-        return self.ascending.gather(-2, place).squeeze(-2)
+        index = (mass < 0.5 * mass[:, -1:]).sum(-2, keepdim=True)
+        return self.ascending.gather(-2, index).squeeze(-2)
 
     def row_bound(self, weights: PerToken, box: Box) -> Scalars:
         """What ``weights`` prove: no x in the box has a largest row sum below this.
@@ -99,7 +99,7 @@ def pick(samples: Samples, which: Tensor) -> Samples:
     return type(samples)(*parts)
 
 
-def least_row_sum(columns: Columns, box: Box, *, tolerance: float) -> RowOptimum:
+def least_row_sum(columns: SortedColumns, box: Box, *, tolerance: float) -> RowOptimum:
     """The center in ``box`` with the least largest row sum, to a relative ``tolerance``.
 
     A sample is dropped once it is certified, so that none depends on its companions.
@@ -118,8 +118,8 @@ def least_row_sum(columns: Columns, box: Box, *, tolerance: float) -> RowOptimum
             break
         path = _advance(path)
         better = _judge(path, pick(best, active), tolerance)
-        for whole, part in zip(best, better, strict=True):
-            whole[active] = part
+        for target, part in zip(best, better, strict=True):
+            target[active] = part
         # Not finite: the factorisation failed, and what was found until then stands.
         going = (better.value > (1 + tolerance) * better.bound) & path.center.isfinite().all(-1)
         if not bool(going.all()):
@@ -130,15 +130,15 @@ def least_row_sum(columns: Columns, box: Box, *, tolerance: float) -> RowOptimum
 class _Path(NamedTuple):
     """A point near the central path of every sample."""
 
-    columns: Columns
+    columns: SortedColumns
     box: Box
-    room: Box  # the box, widened where it has no inside
+    widened: Box  # the box, widened where its interior is empty
     spread: PerFeature  # mean deviation of each column
     center: PerFeature
     top: Scalars
     slack: PerToken  # on the path: top less the rounded row sum
     weights: PerToken  # multipliers of the row sums, adding up to 1
-    press: Box  # multipliers of the two sides of the room
+    press: Box  # multipliers of the two sides of the widened box
     sign: Hidden  # on the path: residual over rounded residual
     level: Scalars
     damping: Scalars  # 0: the curvature of Chan, Golub and Mulet; 1: one that majorises
@@ -152,15 +152,15 @@ class _Equations(NamedTuple):
     curvature: Hidden
     excess: PerToken  # rounded row sum + slack − top
     drift: PerFeature  # ∂(weighted row sums)/∂x
-    inside: Box  # distances to the sides of the room
+    inside: Box  # distances to the sides of the widened box
     target: Float[Tensor, "batch 1"]  # what every product slack × multiplier should be
 
 
-def _start(columns: Columns, box: Box, tolerance: float) -> _Path:
-    """A point inside the room with all products equal."""
+def _start(columns: SortedColumns, box: Box, tolerance: float) -> _Path:
+    """A point inside the widened box with all products equal."""
     middle, half = (box.lower + box.upper) / 2, (box.upper - box.lower) / 2
     half = half.clamp(min=_NARROWEST * tolerance / middle.shape[-1])
-    room = Box(middle - half, middle + half)
+    widened = Box(middle - half, middle + half)
     center = Box(middle - 0.9 * half, middle + 0.9 * half).clip(torch.zeros_like(middle))
     spread = columns.tokens.abs().mean(-2).clamp(min=1e-12)
     level = torch.ones_like(spread[:, 0])
@@ -169,15 +169,15 @@ def _start(columns: Columns, box: Box, tolerance: float) -> _Path:
     top = 2 * sums.amax(-1) - sums.mean(-1) + 0.01
     slack = top[:, None] - sums
     product = 1 / slack.reciprocal().sum(-1, keepdim=True)
-    press = Box(product / (center - room.lower), product / (room.upper - center))
+    press = Box(product / (center - widened.lower), product / (widened.upper - center))
     return _Path(
-        columns, box, room, spread, center, top, slack, product / slack, press, sign,
+        columns, box, widened, spread, center, top, slack, product / slack, press, sign,
         level, damping=torch.zeros_like(level), error=torch.full_like(level, torch.inf),
     )  # fmt: skip
 
 
 def _round_residuals(
-    columns: Columns, center: PerFeature, spread: PerFeature, level: Scalars
+    columns: SortedColumns, center: PerFeature, spread: PerFeature, level: Scalars
 ) -> tuple[Hidden, Hidden]:
     """Each residual over its rounded size, and that size ``√(r² + ε²)``."""
     residual = center[:, None] - columns.tokens
@@ -214,7 +214,7 @@ def _linearise(path: _Path) -> _Equations:
         curvature=(1 - trust * path.sign * pull).div_(size),
         excess=size.sum(-1) + path.slack - path.top[:, None],
         drift=_weigh(path.weights, pull),
-        inside=Box(path.center - path.room.lower, path.room.upper - path.center),
+        inside=Box(path.center - path.widened.lower, path.widened.upper - path.center),
         target=path.level[:, None] / (n + 2 * d),
     )
 

@@ -97,12 +97,12 @@ def residual(
         row = mean_center(x, token_mask)
     value = _norm(subtract(x, row, token_mask), norm, x)
     if center == "optimal" or relative:
-        whole = _norm(x, norm, x)
+        norm_of_x = _norm(x, norm, x)
         if center == "optimal":
-            value = torch.minimum(value, whole)  # zero is a center too; rounding may hide it
+            value = torch.minimum(value, norm_of_x)  # zero is a center too; rounding may hide it
         if relative:
-            value = ratio(value, whole)
-            bound = None if bound is None else ratio(bound, whole)
+            value = ratio(value, norm_of_x)
+            bound = None if bound is None else ratio(bound, norm_of_x)
     return value if bound is None else Certified(value, torch.minimum(bound, value).detach())
 
 
@@ -184,8 +184,8 @@ def _norm(m: Tokens, norm: Norm, x: Tokens) -> PerSample:
     return size
 
 
-def ratio(part: Tensor, whole: Tensor) -> Tensor:
-    return part / torch.where(whole > 0, whole, torch.ones_like(whole))
+def ratio(part: Tensor, total: Tensor) -> Tensor:
+    return part / torch.where(total > 0, total, torch.ones_like(total))
 
 
 @checked
@@ -202,8 +202,8 @@ def mean_cosine(
     every other; a single token has cosine 1.
     """
     x, token_mask = measurable(x, token_mask)
-    kept = _without(x, exclude, token_mask) if exclude else token_mask
-    units = unit_rows(x, kept)
+    counted = _without(x, exclude, token_mask) if exclude else token_mask
+    units = unit_rows(x, counted)
     return cosine_of_pairs(units.total.square().sum(-1), units.nonzero, units.tokens)
 
 
@@ -217,8 +217,8 @@ class UnitRows(NamedTuple):
     lengths: Float[Tensor, "*batch token"]
 
 
-def unit_rows(x: Tokens, kept: TokenMask | None, *, work: Tensor | None = None) -> UnitRows:
-    """The tokens that are kept, each divided by its length, added up without being formed.
+def unit_rows(x: Tokens, counted: TokenMask | None, *, work: Tensor | None = None) -> UnitRows:
+    """The tokens that count, each divided by its length, added up without being formed.
 
     ``work`` is a buffer like ``x``.
     """
@@ -229,10 +229,10 @@ def unit_rows(x: Tokens, kept: TokenMask | None, *, work: Tensor | None = None) 
     length = torch.linalg.vector_norm(x, dim=-1)
     weight = torch.where(length > 0, 1 / torch.where(length > 0, length, 1.0), 0.0)
     nonzero = length > 0
-    if kept is not None:
-        weight, nonzero = weight * kept, nonzero & kept
+    if counted is not None:
+        weight, nonzero = weight * counted, nonzero & counted
     total = (weight.unsqueeze(-2) @ x).squeeze(-2)
-    counts = nonzero.sum(-1).to(x.dtype), valid_counts(x, kept)
+    counts = nonzero.sum(-1).to(x.dtype), valid_counts(x, counted)
     return UnitRows(total, *counts, largest.squeeze(-1) * length)
 
 
@@ -249,15 +249,15 @@ def _without(x: Tokens, exclude: Sequence[int], token_mask: TokenMask | None) ->
         token_mask = torch.ones(x.shape[:-1], dtype=torch.bool, device=x.device)
     position = token_mask.cumsum(-1) - 1
     count = token_mask.sum(-1, keepdim=True)
-    kept = token_mask
+    counted = token_mask
     for index in exclude:
-        kept = kept & (position != (index if index >= 0 else count + index))
-    if not bool(kept.any(-1).all()):
+        counted = counted & (position != (index if index >= 0 else count + index))
+    if not bool(counted.any(-1).all()):
         raise InputError(
             f"exclude={list(exclude)} leaves no token in some sample; "
             f"the shortest has {int(count.min())} tokens."
         )
-    return kept
+    return counted
 
 
 @checked

@@ -1,5 +1,5 @@
-"""Triton kernels for spectra that are estimated: setting the mean of hidden states apart, in two
-kernels that read the state once each; and all of half a step but its product, in one."""
+"""Triton kernels for estimated spectra: two that split off the mean of hidden states, each reading
+the state once, and one for half a Lanczos step without its product."""
 
 import torch
 import triton
@@ -7,7 +7,7 @@ import triton.language as tl
 from torch import Tensor
 
 from rankscope.core.metrics._fused import power_of_two, start
-from rankscope.core.metrics._mean_split import Side
+from rankscope.core.metrics._mean_split import Split
 
 _FEATURES = 128  # of a program
 _TOKENS = 32  # that a program reads at once
@@ -18,19 +18,19 @@ _BLOCK = 8192  # entries of a vector that a program of half a step holds at once
 def move_mean(
     x: Tensor, mask: Tensor | None, center: Tensor | None, into: tuple[Tensor, ...]
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """The fields of ``Moved``; first sizes of what is there, then the terms."""
+    """The fields of ``Moved``; one kernel measures the states, one writes the terms."""
     batch, tokens, features = x.shape
     chunk = _TOKENS * triton.cdiv(triton.cdiv(tokens, _MOST_CHUNKS), _TOKENS)
     chunk = max(chunk, 4 * _TOKENS)
     blocks, chunks = triton.cdiv(features, _FEATURES), triton.cdiv(tokens, chunk)
 
-    def room(*shape: int) -> Tensor:
+    def allocate(*shape: int) -> Tensor:
         return torch.empty(shape, dtype=torch.float32, device=x.device)
 
-    surveyed = [room(batch, chunks, features) for _ in range(3)]
-    surveyed += [room(batch, chunks * blocks) for _ in range(2)]
-    shift, sums = room(batch, features), room(batch, chunks, features)
-    squares = room(batch, chunks * blocks)
+    surveyed = [allocate(batch, chunks, features) for _ in range(3)]
+    surveyed += [allocate(batch, chunks * blocks) for _ in range(2)]
+    shift, sums = allocate(batch, features), allocate(batch, chunks, features)
+    squares = allocate(batch, chunks * blocks)
     seen = x if mask is None else mask.view(torch.uint8)
     strides = (*x.stride(), *((0, 0) if mask is None else mask.stride()))
     shape = (tokens, features, chunk, chunks, blocks)
@@ -46,13 +46,13 @@ def move_mean(
         (x, seen, *surveyed, middle, into[0], into[-1], shift, sums, squares),
         numbers, (*common, center is not None, is_exact, *sizes), warps=4,
     )  # fmt: skip
-    valid = room(batch, tokens).fill_(1) if mask is None else mask.float()
+    valid = allocate(batch, tokens).fill_(1) if mask is None else mask.float()
     return valid, shift, sums, squares
 
 
 @triton.jit
 def _seen(mask, matrix, token, tokens, mask_batch, mask_token, MASKED: tl.constexpr):
-    """Which of some tokens are there, and no padding."""
+    """Which of some tokens exist and are not padding."""
     there = token < tokens
     if MASKED:
         at = mask + matrix * mask_batch + token * mask_token
@@ -112,13 +112,13 @@ def _write(
     every = tl.arange(0, CHUNKS)
     known = (every < chunks)[:, None] & inside[None, :]
     piece = (matrix * chunks + every[:, None]) * features + feature[None, :]
-    one = tl.arange(0, SIZES)
-    place = matrix * chunks * blocks + one
-    size = tl.max(tl.load(sizes + place, one < chunks * blocks, 0.0), 0)
+    index = tl.arange(0, SIZES)
+    pointers = matrix * chunks * blocks + index
+    size = tl.max(tl.load(sizes + pointers, index < chunks * blocks, 0.0), 0)
     if CENTERED:
         mean = tl.load(center + matrix * features + feature, inside, 0.0)
     else:
-        count = tl.sum(tl.load(counts + place, one < chunks * blocks, 0.0), 0)
+        count = tl.sum(tl.load(counts + pointers, index < chunks * blocks, 0.0), 0)
         mean = tl.sum(tl.load(means + piece, known, 0.0), 0) * (tokens / count)
     if EXACT:  # what bfloat16 numbers lose without rounding: see _exact_shift
         least = tl.min(tl.load(leasts + piece, known, float("inf")), 0)
@@ -155,32 +155,32 @@ def _write(
 
 
 def finish_half_step(
-    found: Tensor, unit: Tensor, s: Tensor, along: Tensor,
-    behind: Side | None, factor: Tensor | None, *, to_tokens: bool,
-) -> tuple[Side, Tensor]:  # fmt: skip
+    image: Tensor, unit: Tensor, s: Tensor, along: Tensor,
+    behind: Split | None, factor: Tensor | None, *, to_tokens: bool,
+) -> tuple[Split, Tensor]:  # fmt: skip
     """From the products with both pieces to unit vectors, their lengths and their pieces."""
-    batch, starts, size = found.shape[0], found.shape[1] // 2, found.shape[2]
-    rest = torch.empty(batch, starts, size, dtype=torch.float32, device=found.device)
-    split = torch.empty(batch, 2 * starts, size, dtype=torch.bfloat16, device=found.device)
-    numbers = torch.empty(2, batch, starts, dtype=torch.float32, device=found.device)
+    batch, starts, size = image.shape[0], image.shape[1] // 2, image.shape[2]
+    rest = torch.empty(batch, starts, size, dtype=torch.float32, device=image.device)
+    split = torch.empty(batch, 2 * starts, size, dtype=torch.bfloat16, device=image.device)
+    numbers = torch.empty(2, batch, starts, dtype=torch.float32, device=image.device)
     block = min(_BLOCK, power_of_two(size))
     # Of the first half step there is nothing behind; any tensor stands in.
-    other = found if behind is None else behind.rest
+    other = image if behind is None else behind.rest
     along_other = along if behind is None else behind.along.contiguous()
     tensors = (
-        found, unit.contiguous(), s.contiguous(), along.contiguous(), other, along_other,
+        image, unit.contiguous(), s.contiguous(), along.contiguous(), other, along_other,
         along if factor is None else factor.contiguous(), rest, split, *numbers.unbind(),
     )  # fmt: skip
     options = (factor is None, to_tokens, size <= block, block)
     warps = max(4, min(16, block // 256))
     kernel, grid = "_spectrum_kernels._half_step", (batch * starts,)
     start(kernel, grid, tensors, (size, starts), options, warps=warps)
-    return Side(numbers[0], rest, split), numbers[1]
+    return Split(numbers[0], rest, split), numbers[1]
 
 
 @triton.jit
 def _half_step(
-    found, unit, s, along, behind, behind_along, factor, rest, split, new_along, length,
+    image, unit, s, along, behind, behind_along, factor, rest, split, new_along, length,
     size, starts,
     FIRST: tl.constexpr, TO_TOKENS: tl.constexpr, WHOLE: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
@@ -196,7 +196,7 @@ def _half_step(
         along_here -= less * tl.load(behind_along + row)
     if WHOLE:  # everything is read once, and stays in registers
         ok = lanes < size
-        y = tl.load(found + high + lanes, ok, 0.0) + tl.load(found + low + lanes, ok, 0.0)
+        y = tl.load(image + high + lanes, ok, 0.0) + tl.load(image + low + lanes, ok, 0.0)
         u = tl.load(unit + matrix * size + lanes, ok, 0.0)
         dot = tl.sum(y * u, 0)
         y -= dot * u
@@ -208,14 +208,14 @@ def _half_step(
         for begin in range(0, size, BLOCK):
             at = begin + lanes
             ok = at < size
-            y = tl.load(found + high + at, ok, 0.0) + tl.load(found + low + at, ok, 0.0)
+            y = tl.load(image + high + at, ok, 0.0) + tl.load(image + low + at, ok, 0.0)
             dots += y * tl.load(unit + matrix * size + at, ok, 0.0)
         dot = tl.sum(dots, 0)
         squares = tl.zeros([BLOCK], dtype=tl.float32)
         for begin in range(0, size, BLOCK):
             at = begin + lanes
             ok = at < size
-            y = tl.load(found + high + at, ok, 0.0) + tl.load(found + low + at, ok, 0.0)
+            y = tl.load(image + high + at, ok, 0.0) + tl.load(image + low + at, ok, 0.0)
             y -= dot * tl.load(unit + matrix * size + at, ok, 0.0)
             if not FIRST:
                 y -= less * tl.load(behind + row * size + at, ok, 0.0)

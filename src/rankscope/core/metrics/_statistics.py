@@ -1,4 +1,4 @@
-"""Figures of what comes by while a model runs, found together and waited for once.
+"""Figures of tensors that pass while a model runs, with a single GPU synchronisation.
 
 Of hidden states: what residuals and mean cosine are made of. Of queries and keys: their largest
 entries. Of weights: some of their words.
@@ -24,7 +24,7 @@ from rankscope.numerals import short
 
 _QUERIES = 32
 _CALLS = 64
-"""Attentions whose peaks have room in one tensor."""
+"""Attention layers whose peaks share one tensor."""
 
 
 @checked
@@ -153,7 +153,7 @@ class GatheredStatistics:
         self._work: dict[tuple[Any, ...], Tensor] = {}
 
     def add(self, x: Hidden, mask: Bool[Tensor, "batch token"] | None) -> Tensor | None:
-        """Begin on a state; its mean row, if the kernels find it, until the next state comes."""
+        """Start on a state; returns its mean row if kernels compute it, until the next state."""
         x = x.detach()  # figures have no gradient
         if kernels.has_kernels_for(x):
             self._plain.append(None)
@@ -189,7 +189,7 @@ def _figures(
     """The figures by PyTorch alone, for any device and dtype, and center, lengths, unit sum."""
     if mask is not None:
         x = torch.where(mask.unsqueeze(-1), x, x.new_zeros(()))
-    # One room for all that is as large as x: asking for memory takes longer than filling it.
+    # One buffer for all that is as large as x: allocation takes longer than filling it.
     units = unit_rows(x, mask, work=work)
     size = torch.abs(x, out=work)
     rows, one = size.sum(-1), size.sum(-2).amax(-1)
@@ -214,7 +214,7 @@ def _figures(
 
 
 def _length(numbers: Float[Tensor, "batch entry"], unit: PerSample) -> PerSample:
-    """A Euclidean length, in units near the largest entry: its square may be beyond all floats.
+    """A Euclidean length, in units near the largest entry: its square may overflow.
 
     The numbers are overwritten.
     """
@@ -227,52 +227,52 @@ _NAMES = [field.name for field in fields(StateStatistics) if field.default is MI
 
 
 class GatheredPeaks:
-    """The largest sizes of entries of queries and keys, as they come by; NaN counts as infinity.
+    """The largest absolute entries of queries and keys of each layer; NaN counts as infinity.
 
     There is no GPU synchronisation before ``finish``.
     """
 
     def __init__(self) -> None:
-        self._rooms: dict[torch.device, list[_Room]] = {}
-        self._order: list[tuple[_Room, int] | Tensor] = []
+        self._blocks: dict[torch.device, list[_PeakBlock]] = {}
+        self._order: list[tuple[_PeakBlock, int] | Tensor] = []
         self._sent: Transfer | None = None
 
     def add(self, query: Tensor, key: Tensor) -> None:
-        """Look at the queries and the keys of one attention."""
+        """Add the queries and the keys of one attention layer."""
         if not (_is_fit(query) and _is_fit(key) and query.dtype == key.dtype):
             self._order.append(torch.stack([_peak(query), _peak(key)]))
             return
-        rooms = self._rooms.setdefault(query.device, [])
-        if not rooms or rooms[-1].used == _CALLS:
-            rooms.append(_Room(query.new_zeros((_CALLS, 2), dtype=torch.int32)))
+        blocks = self._blocks.setdefault(query.device, [])
+        if not blocks or blocks[-1].used == _CALLS:
+            blocks.append(_PeakBlock(query.new_zeros((_CALLS, 2), dtype=torch.int32)))
         with kernels.on(query.device):
-            self._order.append((rooms[-1], rooms[-1].look(query, key)))
+            self._order.append((blocks[-1], blocks[-1].look(query, key)))
 
     def send(self) -> None:
         """Start the transfer of the results to the host, without waiting."""
         plain = [peaks for peaks in self._order if isinstance(peaks, Tensor)]
-        self._sent = Transfer([*(room.peaks for room in self._every_room()), *plain])
+        self._sent = Transfer([*(block.peaks for block in self._all_blocks()), *plain])
 
     def finish(self) -> list[list[float]]:
-        """For each attention the peak of its queries and that of its keys."""
+        """For each attention layer, the peak of its queries and that of its keys."""
         if self._sent is None:
             self.send()
         assert self._sent is not None
         host = iter(self._sent.wait())
-        of_rooms = {
-            id(room): next(host).view(torch.float32).tolist() for room in self._every_room()
+        by_block = {
+            id(block): next(host).view(torch.float32).tolist() for block in self._all_blocks()
         }
         return [
-            next(host).tolist() if isinstance(peaks, Tensor) else of_rooms[id(peaks[0])][peaks[1]]
+            next(host).tolist() if isinstance(peaks, Tensor) else by_block[id(peaks[0])][peaks[1]]
             for peaks in self._order
         ]
 
-    def _every_room(self) -> list["_Room"]:
-        return [room for rooms in self._rooms.values() for room in rooms]
+    def _all_blocks(self) -> list["_PeakBlock"]:
+        return [block for blocks in self._blocks.values() for block in blocks]
 
 
-class _Room:
-    """Peaks of so many attentions on one GPU, and how the kernel is started again."""
+class _PeakBlock:
+    """Peaks of up to ``_CALLS`` attention layers on one GPU, and how to launch the kernel again."""
 
     def __init__(self, peaks: Tensor) -> None:
         self.peaks, self.used = peaks, 0
@@ -280,8 +280,8 @@ class _Room:
         self._known: dict[tuple[Any, ...], Again | None] = {}
 
     def look(self, query: Tensor, key: Tensor) -> int:
-        """Start the kernel, and say where it puts what it finds."""
-        place, self.used = self.used, self.used + 1
+        """Start the kernel; returns the row of ``peaks`` that it writes."""
+        slot, self.used = self.used, self.used + 1
         sizes: list[int] = []
         programs = []
         for x in (query, key):
@@ -294,13 +294,13 @@ class _Room:
         options = (_QUERIES, kernels.power_of_two(width))
         form = (query.dtype, sum(programs), numbers, query.data_ptr() % 16, key.data_ptr() % 16)
         if again := self._known.get(form):
-            again(query.data_ptr(), key.data_ptr(), self._address, place, *numbers, *options)
+            again(query.data_ptr(), key.data_ptr(), self._address, slot, *numbers, *options)
         else:
             self._known[form] = start(
                 "_fused_kernels.largest_entries", (sum(programs),), (query, key, self.peaks),
-                numbers, options, free=(place,), warps=4,
+                numbers, options, free=(slot,), warps=4,
             )  # fmt: skip
-        return place
+        return slot
 
 
 def _is_fit(x: Tensor) -> bool:

@@ -39,8 +39,8 @@ from rankscope.core.theory._graph_facts import GraphFacts, graph_facts
 from rankscope.core.theory._laws import LEVEL as LEVEL
 from rankscope.core.theory._laws import SMOOTH as SMOOTH
 from rankscope.core.theory._laws import UNEVEN as UNEVEN
-from rankscope.core.theory._laws import Evidence as Evidence
 from rankscope.core.theory._laws import Law as Law
+from rankscope.core.theory._laws import LawCriteria as LawCriteria
 from rankscope.core.theory._laws import LawKind as LawKind
 from rankscope.core.theory._laws import Trend as Trend
 from rankscope.core.theory._laws import as_stated as as_stated

@@ -1,4 +1,4 @@
-"""How fast attention forgets, by what its graph guarantees and as it is, and what remains.
+"""How fast attention reduces differences between tokens, bounded and measured, and the limit.
 
 Attention matrices are ``(..., query, key)`` and row-stochastic; layers multiply from the left,
 ``P⁽ᵗ⁾ … P⁽¹⁾``. Every layer multiplies the differences between tokens by at most its ergodicity
@@ -50,7 +50,7 @@ class Ergodicity(Tabular):
     each layer multiplied the differences.
     """
 
-    each: Float[Tensor, "layer *batch"]
+    coefficients: Float[Tensor, "layer *batch"]
     log_products: Float[Tensor, "layer *batch"]
 
     @property
@@ -66,10 +66,8 @@ class Ergodicity(Tabular):
         """By layer and sample (the other axes, flattened): τ, and log₁₀ τ of the product."""
         from rankscope import tables
 
-        by_metric = {
-            "dobrushin": self.each,
-            "log10_product_ergodicity": self.log_products / math.log(10),
-        }
+        logs = self.log_products / math.log(10)
+        by_metric = {"dobrushin": self.coefficients, "log10_product_ergodicity": logs}
         rows = [
             (layer, sample, metric, value)
             for metric, values in by_metric.items()
@@ -79,13 +77,13 @@ class Ergodicity(Tabular):
         return tables.from_rows(("layer", "sample", "metric", "value"), rows)
 
     def __repr__(self) -> str:
-        shape = tuple(self.each.shape[1:])
+        shape = tuple(self.coefficients.shape[1:])
         batch, most = (f", batch {shape}", "at most ") if shape else ("", "")
-        taus = span_of(float(self.each.min()), float(self.each.max()))
+        taus = span_of(float(self.coefficients.min()), float(self.coefficients.max()))
         rates = span_of(float(self.rate.min()), float(self.rate.max()))
         last = power_of_ten(float(self.log_products[-1].max()) / math.log(10), digits=3)
         return (
-            f"Ergodicity({plural(len(self.each), 'layer')}{batch}; τ of a layer {taus}, "
+            f"Ergodicity({plural(len(self.coefficients), 'layer')}{batch}; τ of a layer {taus}, "
             f"of the product {most}{last}; rate {rates})"
         )
 
@@ -104,7 +102,7 @@ def ergodicity(matrices: Iterable[Tensor], *, token_mask: Tensor | None = None) 
     1. Where the rows of a layer's own matrix agree to float64's last place, its τ is known only to
     rounding: near 10⁻¹⁶, not exactly 0.
     """
-    each, logs = [], []
+    coefficients, logs = [], []
     delta: Tensor | None = None
     scale = torch.tensor(0.0)
     for layer, matrix in enumerate(matrices):
@@ -118,7 +116,7 @@ def ergodicity(matrices: Iterable[Tensor], *, token_mask: Tensor | None = None) 
         if token_mask is not None:
             mask = valid_mask(token_mask, tuple(p.shape[:-1]))
         mask = mask.to(p.device)
-        each.append(_tau(p, mask))
+        coefficients.append(_tau(p, mask))
         # Only differences between rows of P act on Δ: what all rows share would add only rounding.
         difference = _subtract_mean_row(p, mask)
         delta = difference if delta is None else difference @ delta
@@ -127,9 +125,9 @@ def ergodicity(matrices: Iterable[Tensor], *, token_mask: Tensor | None = None) 
         tokens = mask.sum(-1).double()
         shifted = torch.where(_valid_pairs(mask), (1 + delta) / tokens[..., None, None], 0.0)
         logs.append(_tau(shifted, mask).log() + tokens.log() + scale)
-    if not each:
+    if not coefficients:
         raise InputError("no attention matrices were given; expected at least one layer.")
-    return Ergodicity(torch.stack(each), torch.stack(logs))
+    return Ergodicity(torch.stack(coefficients), torch.stack(logs))
 
 
 def _valid_pairs(mask: Tensor) -> Tensor:
@@ -148,7 +146,7 @@ def _subtract_mean_row(p: Tensor, mask: Tensor) -> Tensor:
 def _rescale(delta: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
     """Δ, centered again, scaled to a largest entry of one, and the logarithm of that factor.
 
-    Rows of Δ sum to zero. Where those of P agree to the last place, Δ is nothing but rounding,
+    Rows of Δ sum to zero. Where those of P agree to the last place, Δ is only rounding,
     whose rows would no longer sum to zero once scaled up: so the sums are subtracted as well.
     """
     delta = _subtract_mean_row(delta, mask)
@@ -160,7 +158,7 @@ def _rescale(delta: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
 
 @checked
 def a_priori_rate(epsilon: Tensor | float, radius: float) -> Tensor:
-    """The most that a layer leaves of the differences, ``(1 − ε^r)^{1/r}`` (Wu et al. 2024).
+    """The largest factor on the differences per layer, ``(1 − ε^r)^{1/r}`` (Wu et al. 2024).
 
     >>> a_priori_rate(0.5, 1)
     tensor(0.5000, dtype=torch.float64)
@@ -200,12 +198,12 @@ def a_priori_log_decay(epsilon: Tensor | float, radius: float) -> Tensor:
 
 @checked
 def a_priori_log_loss(epsilon: float, radius: float) -> float:
-    """The logarithm of what a layer loses at least of any difference, by ``a_priori_rate``.
+    """The logarithm of the least share of a difference that a layer removes (``a_priori_rate``).
 
     >>> a_priori_log_loss(0.5, 1), a_priori_log_loss(0.5, math.inf)
     (-0.693..., -inf)
 
-    Minus infinity where nothing is promised: no center, or weights of zero.
+    Minus infinity where nothing is guaranteed: no center, or weights of zero.
     """
     if math.isinf(radius) or epsilon <= 0:
         return -math.inf
@@ -238,7 +236,7 @@ def smallest_allowed_weight(attention: Tensor, allowed: Tensor) -> Tensor:
 
 @checked
 def second_eigenvalue(mask: "str | Mask", tokens: Count) -> float:
-    """The factor per layer by which uniform attention under a mask forgets differences (derived).
+    """The factor on differences per layer of uniform attention under a mask (derived).
 
     >>> second_eigenvalue("causal", 4)
     0.5
@@ -258,7 +256,7 @@ def second_modulus(attention: Tensor) -> Tensor:
     >>> second_modulus(torch.tensor([[1.0, 0.0], [0.5, 0.5]]))
     tensor(0.5000, dtype=torch.float64)
 
-    A single token has no differences: 0. NumPy finds them, because PyTorch's routine may not
+    A single token has no differences: 0. NumPy computes them, because PyTorch's routine may not
     converge where many eigenvalues are zero; those of a triangular matrix are exact, as they would
     not be if 1 was removed from the matrix first.
     """
@@ -299,7 +297,7 @@ def perron_weights(attention: Tensor) -> Tensor:
 def class_weights(attention: Tensor) -> tuple[Tensor, ...]:
     """One Perron vector for each closed class of a single ``(query, key)`` matrix.
 
-    >>> [each.tolist() for each in class_weights(torch.eye(2))]
+    >>> [weights.tolist() for weights in class_weights(torch.eye(2))]
     [[1.0, 0.0], [0.0, 1.0]]
 
     By elimination without a subtraction (Grassmann, Taksar and Heyman 1985), so that small weights
@@ -326,9 +324,9 @@ def class_weights(attention: Tensor) -> tuple[Tensor, ...]:
 def limit_weights(
     matrices: Sequence[Tensor], classes: Sequence[Sequence[int]]
 ) -> tuple[Tensor, ...]:
-    """For each closed class, what its tokens hold of each position's input after all layers.
+    """For each closed class, the weight of each position's input in its tokens after all layers.
 
-    >>> [each.tolist() for each in limit_weights([torch.eye(2)] * 3, [[0], [1]])]
+    >>> [weights.tolist() for weights in limit_weights([torch.eye(2)] * 3, [[0], [1]])]
     [[1.0, 0.0], [0.0, 1.0]]
 
     The mean of the class's rows in the product of all ``(query, key)`` matrices, the first first.
@@ -340,8 +338,8 @@ def limit_weights(
         real(matrix, name="matrices", axes="(query, key)", least=2)
         if matrix.ndim != 2 or (matrix.shape, matrix.dtype) != (first.shape, first.dtype):
             raise ShapeError(
-                f"matrices have shapes {tuple(first.shape)} and {tuple(matrix.shape)}; give "
-                "square ones of one size and dtype."
+                f"matrices have shapes {tuple(first.shape)} and {tuple(matrix.shape)}; expected "
+                "square matrices of one size and dtype."
             )
     tokens = len(first)
     if any(not 0 <= member < tokens for members in classes for member in members):

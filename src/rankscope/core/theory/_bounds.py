@@ -61,7 +61,7 @@ class LayerBounds:
     ``condition`` that all scores of a query differ by at most ``SCORE_LIMIT``.
     ``log10_sharp_bound`` is derived and needs no condition. The ``depth`` bounds are about all
     layers from the input to this one: the theorem of Dong et al. 2021, the chain of data bounds,
-    and what follows from the norm of the input alone. ``beta`` takes the place of their βH, which
+    and what follows from the norm of the input alone. ``beta`` replaces their βH, which
     is reported as ``paper_beta`` and false in general for several heads; ``lipschitz`` is λ.
     ``obstacle`` is why no bound applies, ``obstacle_a_priori`` why the bounds that need a λ for all
     inputs do not; both are None if they do.
@@ -111,11 +111,10 @@ class LayerBounds:
         return words.layer_bounds_line(self)
 
 
-_NAMES = [each.name for each in fields(LayerBounds)]
-MEASURED = tuple(
-    _NAMES[_NAMES.index("log10_input_residual") : _NAMES.index("log10_a_priori_bound")]
-)
-BOUNDS = tuple(_NAMES[_NAMES.index("log10_a_priori_bound") :])
+_NAMES = [column.name for column in fields(LayerBounds)]
+_FIRST = _NAMES.index("log10_a_priori_bound")
+MEASURED = tuple(_NAMES[_NAMES.index("log10_input_residual") : _FIRST])
+BOUNDS = tuple(_NAMES[_FIRST:])
 
 
 @checked
@@ -173,21 +172,20 @@ class Bounds(Tabular):
         """
         from rankscope import tables
 
-        doubtful = self.doubtful
-        doubts: list[bool] = []
-        columns: dict[str, list[Any]] = {"layer": [], "sample": [], "metric": [], "value": []}
+        names, doubtful = ("layer", "sample", "metric", "value", "doubt"), self.doubtful
+        rows: list[tuple[Any, ...]] = []
         for layer in self.layers:
             for metric in (*MEASURED, *BOUNDS, "condition"):
                 values = getattr(layer, metric).double()
                 if metric == "condition" and not layer.applies:
                     values = values * math.nan
                 for sample, value in enumerate(values.tolist()):
-                    row = (layer.layer, sample, metric, None if math.isnan(value) else value)
-                    for column, entry in zip(columns.values(), row, strict=True):
-                        column.append(entry)
                     source = layer.layer - (metric != "log10_residual")
-                    doubts.append(metric not in _SURE and (source, sample) in doubtful)
-        return tables.frame({**columns, "doubt": doubts} if doubtful else columns)
+                    doubt = metric not in _SURE and (source, sample) in doubtful
+                    known = None if math.isnan(value) else value
+                    rows.append((layer.layer, sample, metric, known, doubt))
+        count = len(names) if doubtful else len(names) - 1
+        return tables.from_rows(names[:count], (row[:count] for row in rows))
 
     def plot(self, metric: str | None = None) -> "figures.Figure":
         """The residual and every bound on it against depth, or one ``metric`` against the layer."""
@@ -314,6 +312,7 @@ def _analyze_layer(
     weights, tokens = one_layer.head_weights(block.attention), before.tokens
     skip = network.spec.skips[1]
     differences = one_layer.log_differences(weights, tokens)
+    data = one_layer.data_bound(weights, tokens, differences=differences)
     sharp = one_layer.sharp_bound(weights, tokens, differences=differences)
     gain = one_layer.row_gain(block.mlp, width=network.spec.width, skip=skip)
     gated = gain is None
@@ -329,9 +328,7 @@ def _analyze_layer(
         "paper_beta": one_layer.log_paper_beta(weights),
         "lipschitz": lipschitz,
         "a_priori": one_layer.a_priori_bound(weights, tokens, differences=differences) + lipschitz,
-        "data": one_layer.data_bound(weights, tokens, differences=differences)
-        .times(gain)
-        .composite,
+        "data": data.times(gain).composite,
         "sharp": sharp.times(gain).composite,
     }
     for name in ("a_priori", "data", "sharp"):

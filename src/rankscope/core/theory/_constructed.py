@@ -1,4 +1,4 @@
-"""Networks built by hand, each to show one thing (docs/theory.md, section 4).
+"""Networks built by hand, each for one property (docs/theory.md, section 4).
 
 ``residual_preserving_network`` and ``expanding_network`` have skips and provably never collapse
 (Dong et al. 2021, claim 3.1; the proofs are in section 4, Skips). ``TwoHeadLayer`` exceeds the 2021
@@ -50,10 +50,8 @@ def residual_preserving_network(
     ``values`` what is written; the guarantee is independent of both and of the seed.
     """
     if layers * heads * width**2 > _MOST_NUMBERS:
-        raise InputError(
-            f"{layers} layers of {heads} heads and {width} features have more than "
-            f"{_MOST_NUMBERS:,} weights; use fewer."
-        )
+        shape = f"{layers} layers of {heads} heads and {width} features"
+        raise InputError(f"{shape} have more than {_MOST_NUMBERS:,} weights; use fewer.")
     whole("kept", kept, least=0, most=width)
 
     def draw(name: str, layer: int) -> Tensor:
@@ -67,9 +65,8 @@ def residual_preserving_network(
         for name in ("query-key", "value")
     )
     written[..., :kept] = 0.0
-    return Network.from_matrices(
-        strength * query_key, values * written, head_width=width, skip=True
-    )
+    matrices = strength * query_key, values * written
+    return Network.from_matrices(*matrices, head_width=width, skip=True)
 
 
 @checked
@@ -226,11 +223,11 @@ class TwoHeadLayer:
         """``Σ_h (P_h − 1qᵀ) R W_h``: the output about the center that a query at x would get."""
         per_key = self.features[:, None] * self.rest.entries.T
         shared = _SCALE * self.input.entries[-1] @ (self.query_key.entries @ per_key)
-        own = _SCALE * self.rest.times(self.query_key).entries @ per_key
+        differences = _SCALE * self.rest.times(self.query_key).entries @ per_key
         common = (shared + self.rest.rows.log()).softmax(0)
-        weights = (shared + own + self.rest.rows.log()).softmax(1)
+        weights = (shared + differences + self.rest.rows.log()).softmax(1)
         mixed = Grouped((weights - common) @ self.rest.entries, self.rest.rows, self.features)
-        parts = [mixed.times(each).entries for each in self.values]
+        parts = [mixed.times(values).entries for values in self.values]
         return mixed._replace(entries=parts[0] + parts[1])
 
     @cached_property
@@ -254,13 +251,13 @@ class TwoHeadLayer:
     @property
     def paper_bound(self) -> float:
         """``4γβH‖res(X)‖³/√d_qk`` with ``β = max ‖W_QK‖₁‖W_h‖₁,∞`` (Dong et al. 2021)."""
-        beta = max(each.composite for each in self.values) * self.query_key.one
+        beta = max(values.composite for values in self.values) * self.query_key.one
         return self._cubic(_HEADS * beta)
 
     @property
     def proved_bound(self) -> float:
-        """The same with ``√(Σ‖W_QK‖₁‖W_h‖₁ · Σ‖W_QK‖₁‖W_h‖∞)`` in the place of βH."""
-        one, inf = (sum(getattr(each, norm) for each in self.values) for norm in ("one", "inf"))
+        """The same with ``√(Σ‖W_QK‖₁‖W_h‖₁ · Σ‖W_QK‖₁‖W_h‖∞)`` instead of βH."""
+        one, inf = (sum(getattr(w, norm) for w in self.values) for norm in ("one", "inf"))
         return self._cubic(self.query_key.one * math.sqrt(one * inf))
 
     def _cubic(self, constant: float) -> float:
@@ -269,7 +266,7 @@ class TwoHeadLayer:
     def dense(self) -> tuple[Network, Tensor]:
         """The layer and its input ``(1, token, feature)`` as they are; for small sizes."""
         query_key = self.query_key.dense().expand(1, _HEADS, -1, -1)
-        values = torch.stack([each.dense() for each in self.values])[None]
+        values = torch.stack([values.dense() for values in self.values])[None]
         network = Network.from_matrices(query_key, values, head_width=_HEAD_WIDTH)
         return network, self.input.dense()[None]
 
@@ -291,8 +288,8 @@ def least_residual(row: Counts, counts: Counts, tokens: int) -> float:
     v = row.abs()
     size = float(counts @ v)
     corners = torch.cat((v.amax()[None], (tokens - 1) * v)).clamp(min=float(v.amax())).sort().values
-    room = torch.minimum(v, (corners[:, None] - v) / (tokens - 2)) @ counts
-    budgets, sums = corners.tolist(), room.tolist()
+    reachable = torch.minimum(v, (corners[:, None] - v) / (tokens - 2)) @ counts
+    budgets, sums = corners.tolist(), reachable.tolist()
     products = [a * (size - min(s, size / 2)) for a, s in zip(budgets, sums, strict=True)]
     for (a, s), (later, most) in pairwise(zip(budgets, sums, strict=True)):
         if s < size / 2 < most:
@@ -324,24 +321,24 @@ def departure(
     q is taken over the keys that query i sees, hence is the same for all queries that see the same.
     """
     seen = torch.ones((), dtype=torch.bool) if visible is None else visible
-    own = weights.scale * rest @ weights.query_key @ rest.T
+    scores = weights.scale * rest @ weights.query_key @ rest.T
     query = center @ weights.query_key + weights.key_bias
-    logits = (weights.scale * query @ rest.T).unsqueeze(1).expand_as(own)
+    logits = (weights.scale * query @ rest.T).unsqueeze(1).expand_as(scores)
     shared = logits.masked_fill(~seen, -math.inf).softmax(-1)
-    mean = torch.log1p((shared * own.expm1()).sum(-1, keepdim=True))
-    relative = torch.where(seen, (own - mean).expm1(), 0.0)
-    high = torch.where(seen, own, -math.inf).amax(-1)
-    low = torch.where(seen, own, math.inf).amin(-1)
+    mean = torch.log1p((shared * scores.expm1()).sum(-1, keepdim=True))
+    relative = torch.where(seen, (scores - mean).expm1(), 0.0)
+    high = torch.where(seen, scores, -math.inf).amax(-1)
+    low = torch.where(seen, scores, math.inf).amin(-1)
     return Departure(relative, high - low, shared)
 
 
 def worst_departure_layer(
     spread: float, preference: float
 ) -> tuple[HeadWeights, Float[Tensor, "token feature"], Float[Tensor, "feature"]]:
-    """One query scores one key by D above all others, and nobody else looks at that key.
+    """One query scores one key by D above all others, and no other query attends to that key.
 
     Then ``P/q = e^D/(1 + q(e^D − 1))`` there, which tends to ``e^D`` as q → 0: no factor below
-    ``(e^D − 1)/D`` can take the place of 2 in the lemma.
+    ``(e^D − 1)/D`` can replace 2 in the lemma.
     """
     rest = torch.tensor([[1.0, 0.0], [0.0, 1.0], [0.0, 0.0]], dtype=torch.float64)
     query_key = torch.tensor([[[0.0, spread], [0.0, 0.0]]], dtype=torch.float64)

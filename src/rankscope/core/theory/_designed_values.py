@@ -117,8 +117,8 @@ def _undo_affine(rule: NormRule, x: Rows) -> tuple[Rows, Tensor]:
     if rule.square == "mean":
         square = square / x.shape[-1]
     # Tokens of square one have a preimage at infinity; a large one is as good in this dtype.
-    room = (1 - square).clamp(min=16 * torch.finfo(x.dtype).eps)
-    return z, (rule.eps / room).sqrt()
+    excess = (1 - square).clamp(min=16 * torch.finfo(x.dtype).eps)
+    return z, (rule.eps / excess).sqrt()
 
 
 def _check_range(norm: nn.Module, x: Rows, before: Rows, *, chosen: bool) -> None:
@@ -157,9 +157,9 @@ def _design(block: Block, x: Rows, seen: Visibility, c: float | Tensor | None, l
     for branch in step.branches:
         if branch.part is not block.attention:
             total = total - branch(batch, seen)[0]
-    own = next(branch for branch in step.branches if branch.part is block.attention)
-    target = norm_preimage(own.inside, total)
-    _set_values(block.attention, own.before(batch), target, seen, layer)
+    attending = next(branch for branch in step.branches if branch.part is block.attention)
+    target = norm_preimage(attending.inside, total)
+    _set_values(block.attention, attending.before(batch), target, seen, layer)
 
 
 def _set_values(
@@ -200,7 +200,7 @@ def _check_solvable(
     condition = first / last if last > 0 else float("inf")
     if condition < 1e-4 / torch.finfo(mixed.dtype).eps:
         return
-    patterns = [short(each, digits=2) for each in torch.linalg.cond(pattern).tolist()]
+    patterns = [short(number, digits=2) for number in torch.linalg.cond(pattern).tolist()]
     raise InputError(
         f"layer {layer}: the mixed values of {tokens} tokens have condition number "
         f"{short(condition, digits=2)} ({inner} columns; x has rank {int(numerical_rank(z))}, the "

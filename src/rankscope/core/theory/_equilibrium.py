@@ -39,9 +39,8 @@ class Stability:
     """The spectral radius of a step, and two bounds that are valid however non-normal it is.
 
     ``lower`` comes from ``|tr Jᵏ| ≤ m ρᵏ``, ``upper`` from a norm in which J is a contraction, both
-    with room for rounding. Computed eigenvalues of a matrix that is far from normal may be wrong by
-    much more than rounding, so the verdict follows from the bounds, and ``radius`` is only the best
-    estimate between them.
+    with a margin for rounding. Computed eigenvalues of a matrix far from normal may be wrong by
+    much more than rounding, so the bounds decide; ``radius`` is the best estimate between them.
     """
 
     radius: float
@@ -187,7 +186,7 @@ def _is_contraction(matrix: Float[Tensor, "output input"]) -> bool:
     """Whether some ``P ≻ 0`` has ``P − MᵀPM ≻ 0``, which proves that M's radius is below one.
 
     Stein's theorem. The candidate is ``Σ (Mᵏ)ᵀMᵏ`` by doubling; how it was found does not matter,
-    because the two inequalities are checked for it, with room for the rounding in forming them.
+    because the two inequalities are checked for it, with a margin for the rounding in forming them.
     """
     size, epsilon = matrix.shape[0], torch.finfo(matrix.dtype).eps
     form, power = torch.eye(size, dtype=matrix.dtype, device=matrix.device), matrix
@@ -200,7 +199,9 @@ def _is_contraction(matrix: Float[Tensor, "output input"]) -> bool:
     drop = form - matrix.mT @ form @ matrix
     norm = float(torch.linalg.matrix_norm(matrix))
     rounding = 4 * size * epsilon * (1 + norm) ** 2 * float(torch.linalg.matrix_norm(form))
-    least = [float(torch.linalg.eigvalsh(each)[0]) for each in (form, (drop + drop.mT) / 2)]
+    least = [
+        float(torch.linalg.eigvalsh(symmetric)[0]) for symmetric in (form, (drop + drop.mT) / 2)
+    ]
     return min(least) > rounding
 
 
@@ -212,8 +213,29 @@ _ZERO = 1e-20
 
 
 @checked
+class EquilibriumTable(Tabular):
+    """An answer that consists of equilibria: its table and its chart."""
+
+    if TYPE_CHECKING:
+
+        @property
+        def equilibria(self) -> "Sequence[Equilibrium]": ...
+
+    @property
+    def table(self) -> "polars.DataFrame":
+        """By equilibrium (``index``, from 1 on): rank, stability, accuracy and basin."""
+        from rankscope import tables
+
+        return tables.from_rows(("index", "metric", "value"), equilibrium_rows(self.equilibria))
+
+    def plot(self, metric: str | None = None) -> "figures.Figure":
+        """The rank, or another ``metric``, of each equilibrium."""
+        return plot_along(self.table, "index", "equilibrium", metric)
+
+
+@checked
 @dataclass(frozen=True, repr=False)
-class Equilibrium(Tabular):
+class Equilibrium(EquilibriumTable):
     """Tokens that one pass through a network returns unchanged.
 
     ``residual`` is ``‖F(X) − X‖_F``. ``distance`` is how far away the exact equilibrium is at most,
@@ -241,15 +263,9 @@ class Equilibrium(Tabular):
         return self.stability.stable
 
     @property
-    def table(self) -> "polars.DataFrame":
-        """Rank, stability, accuracy and basin, as the only equilibrium (``index`` 1)."""
-        from rankscope import tables
-
-        return tables.from_rows(("index", "metric", "value"), equilibrium_rows([self]))
-
-    def plot(self, metric: str | None = None) -> "figures.Figure":
-        """The rank, or another ``metric``."""
-        return plot_along(self.table, "index", "equilibrium", metric)
+    def equilibria(self) -> "Sequence[Equilibrium]":
+        """This one."""
+        return [self]
 
     @property
     def isolated(self) -> bool:

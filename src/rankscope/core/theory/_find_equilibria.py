@@ -4,7 +4,7 @@ import math
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import torch
 from jaxtyping import Float, Int
@@ -14,16 +14,10 @@ from rankscope.arguments import Count, Range, Seed, checked
 from rankscope.core.checks import finite, real
 from rankscope.core.network import Block, Network
 from rankscope.core.shapes import Hidden
-from rankscope.core.tabular import Tabular, plot_along
-from rankscope.core.theory._equilibrium import Equilibrium, equilibrium_rows, measure, refine
+from rankscope.core.theory._equilibrium import Equilibrium, EquilibriumTable, measure, refine
 from rankscope.errors import InputError, ShapeError
 from rankscope.numerals import short
 from rankscope.streams import stream
-
-if TYPE_CHECKING:
-    import polars
-
-    from rankscope.show import figures
 
 _LONGEST_CYCLE = 8
 _MOST_ENTRIES = 512  # the Jacobian has the square of it, for many samples
@@ -31,7 +25,7 @@ _MOST_ENTRIES = 512  # the Jacobian has the square of it, for many samples
 
 @checked
 @dataclass(frozen=True, repr=False)
-class Equilibria(Tabular):
+class Equilibria(EquilibriumTable):
     """Every equilibrium that was found, the one with the largest basin first.
 
     Of the random ``starts``, ``settled`` converged under plain iteration, ``cycles`` are pairs
@@ -40,7 +34,7 @@ class Equilibria(Tabular):
     chaos.
     """
 
-    found: tuple[Equilibrium, ...]
+    equilibria: tuple[Equilibrium, ...]
     starts: int
     settled: int
     cycles: tuple[tuple[int, int], ...]
@@ -48,42 +42,31 @@ class Equilibria(Tabular):
     wandering: int
 
     def __iter__(self) -> Iterator[Equilibrium]:
-        return iter(self.found)
+        return iter(self.equilibria)
 
     def __len__(self) -> int:
-        return len(self.found)
-
-    @property
-    def table(self) -> "polars.DataFrame":
-        """By equilibrium (``index``, from 1 on): rank, stability, accuracy and basin."""
-        from rankscope import tables
-
-        return tables.from_rows(("index", "metric", "value"), equilibrium_rows(self.found))
-
-    def plot(self, metric: str | None = None) -> "figures.Figure":
-        """The rank, or another ``metric``, of each equilibrium."""
-        return plot_along(self.table, "index", "equilibrium", metric)
+        return len(self.equilibria)
 
     @property
     def ranks(self) -> tuple[int, ...]:
         """The ranks that occur, smallest first."""
-        return tuple(sorted({equilibrium.rank for equilibrium in self.found}))
+        return tuple(sorted({equilibrium.rank for equilibrium in self.equilibria}))
 
     @property
     def stable(self) -> tuple[Equilibrium, ...]:
         """Those at which every small perturbation dies out."""
-        return tuple(equilibrium for equilibrium in self.found if equilibrium.stable)
+        return tuple(equilibrium for equilibrium in self.equilibria if equilibrium.stable)
 
     @property
     def collapsed(self) -> tuple[Equilibrium, ...]:
         """Those at which all tokens are equal; tokens at ±x have rank one and are not."""
-        return tuple(equilibrium for equilibrium in self.found if equilibrium.collapsed)
+        return tuple(equilibrium for equilibrium in self.equilibria if equilibrium.collapsed)
 
     def __repr__(self) -> str:
         ranks = ", ".join(map(str, self.ranks)) or "none"
         cycling = sum(times for _, times in self.cycles)
         return (
-            f"Equilibria({len(self.found)} found, {len(self.stable)} stable, "
+            f"Equilibria({len(self.equilibria)} found, {len(self.stable)} stable, "
             f"{len(self.collapsed)} collapsed, ranks {ranks}; of {self.starts} random starts "
             f"{self.settled} settled, {cycling} cycled, {self.diverged} diverged, "
             f"{self.wandering} wandered)"
@@ -139,18 +122,14 @@ def find_equilibria(
         apart = torch.stack([(settled - x).abs().flatten(1).amax(-1) for x in distinct])
         nearest.update(apart.argmin(0).tolist())
     shares = [nearest[index] / starts for index in range(len(distinct))]
-    equilibria = [
-        # The error is that of a binomial share.
+    equilibria = [  # the error is that of a binomial share
         replace(measure(network, x), basin=p, basin_error=math.sqrt(p * (1 - p) / starts))
         for x, p in zip(distinct, shares, strict=True)
     ]
+    equilibria.sort(key=lambda equilibrium: (-(equilibrium.basin or 0.0), equilibrium.rank))
     ends = Counter(period.tolist())
     return Equilibria(
-        found=tuple(
-            sorted(
-                equilibria, key=lambda equilibrium: (-(equilibrium.basin or 0.0), equilibrium.rank)
-            )
-        ),
+        equilibria=tuple(equilibria),
         starts=starts,
         settled=ends[1],
         cycles=tuple(sorted((p, times) for p, times in ends.items() if p > 1)),

@@ -112,12 +112,12 @@ class GraphFacts(Tabular):
 
 @checked
 def graph_facts(mask: "str | Mask | Tensor | Any", tokens: int | None = None) -> GraphFacts:
-    """The graph of a mask, of a boolean ``(query, key)`` matrix, or of a sparse one of SciPy's.
+    """The graph of a mask, of a boolean ``(query, key)`` matrix, dense or of SciPy's sparse kind.
 
     >>> graph_facts("window:2", 16)
     GraphFacts(16 tokens, 74 edges; every token is a center, radius 4, diameter 8)
 
-    ``tokens`` is needed unless the matrix says it. Tens of thousands of tokens are fine where the
+    ``tokens`` is needed unless ``mask`` is a matrix. Tens of thousands of tokens are fine where the
     mask is sparse, or where each token attends to one interval of tokens around itself.
     """
     if hasattr(mask, "tocsr"):
@@ -152,7 +152,7 @@ def _interval_facts(intervals: Intervals) -> GraphFacts:
         tokens=intervals.tokens,
         edges=int((intervals.last - intervals.first + 1).sum()),
         missing_self_loops=(),
-        closed_classes=tuple(tuple(each) for each in classes),
+        closed_classes=tuple(map(tuple, classes)),
         periods=(1,) * len(classes),
         radius=float(radius),
         diameter=float(search.interval_diameter(intervals)) if connected else math.inf,
@@ -183,8 +183,8 @@ def _digraph_facts(graph: Digraph) -> GraphFacts:
         tokens=graph.tokens,
         edges=len(graph.query),
         missing_self_loops=tuple(np.flatnonzero(~looped).tolist()),
-        closed_classes=tuple(tuple(each.tolist()) for each in classes),
-        periods=tuple(1 if looped[each].any() else search.period(graph, each) for each in classes),
+        closed_classes=tuple(tuple(members.tolist()) for members in classes),
+        periods=tuple(1 if looped[at].any() else search.period(graph, at) for at in classes),
         radius=float(radius),
         diameter=float(diameter),
         contracts_after=float(contracts_after),
@@ -193,10 +193,7 @@ def _digraph_facts(graph: Digraph) -> GraphFacts:
 
 def _digraph_from_sparse(matrix: Any, tokens: int | None) -> Digraph:
     if matrix.dtype != np.bool_:
-        raise KindError(
-            f"a mask is a boolean matrix, got a sparse one of {matrix.dtype}; "
-            "convert it: matrix != 0."
-        )
+        raise KindError(f"mask has dtype {matrix.dtype}, expected bool: mask != 0.")
     if matrix.ndim != 2 or matrix.shape[0] != matrix.shape[1] or matrix.shape[0] == 0:
         raise ShapeError(f"a mask is (query, key) and square, got shape {matrix.shape}.")
     _check_length(matrix.shape[0], tokens)

@@ -51,8 +51,8 @@ def interval_classes(intervals: Intervals) -> list[range]:
     least_last = _range_minima(final.last, final.first, final.last)
     most_first = -_range_minima(-final.first, final.first, final.last)
     closed = (most_first == final.first) & (least_last == final.last)
-    firsts, places = np.unique(final.first[closed], return_index=True)
-    ends = final.last[closed][places] + 1
+    firsts, indices = np.unique(final.first[closed], return_index=True)
+    ends = final.last[closed][indices] + 1
     return [range(*bounds) for bounds in zip(firsts.tolist(), ends.tolist(), strict=True)]
 
 
@@ -164,7 +164,7 @@ def closed_classes(graph: Digraph) -> list[Positions]:
     members = np.flatnonzero(~is_open[labels])
     members = members[np.argsort(labels[members], kind="stable")]
     cuts = np.flatnonzero(np.diff(labels[members])) + 1
-    return sorted(np.split(members, cuts), key=lambda each: int(each[0]))
+    return sorted(np.split(members, cuts), key=lambda members: int(members[0]))
 
 
 def distances(graph: Any, source: int) -> NDArray[np.int64]:
@@ -176,12 +176,12 @@ def distances(graph: Any, source: int) -> NDArray[np.int64]:
     from scipy.sparse.csgraph import breadth_first_order
 
     order, parents = breadth_first_order(graph, source, directed=True)
-    place = np.empty(graph.shape[0], dtype=np.int64)
-    place[order] = np.arange(len(order))
-    parent_places = place[parents[order[1:]]]
+    rank = np.empty(graph.shape[0], dtype=np.int64)
+    rank[order] = np.arange(len(order))
+    parent_ranks = rank[parents[order[1:]]]
     ends = [0, 1]
     while ends[-1] < len(order):
-        ends.append(1 + int(np.searchsorted(parent_places, ends[-1])))
+        ends.append(1 + int(np.searchsorted(parent_ranks, ends[-1])))
     steps = np.full(graph.shape[0], UNREACHED, dtype=np.int64)
     steps[order] = np.repeat(np.arange(len(ends) - 1), np.diff(ends))
     return steps
@@ -257,18 +257,18 @@ class EccentricityBounds:
         known.search(int(readers.argmax()))
         return known
 
-    def improve(self, undecided: Positions, one: int) -> None:
+    def improve(self, undecided: Positions, index: int) -> None:
         """Tighten the bounds: search from one center, or settle all undecided ones if cheaper."""
         if self.searches > _SEARCHES and self.upper[undecided].max() <= _FEW_LEVELS:
             eccentricities = _eccentricities_by_bits(self.graph, self.centers[undecided])
             self.lower[undecided] = self.upper[undecided] = eccentricities
         else:
-            self.search(one)
+            self.search(index)
 
-    def search(self, one: int) -> None:
+    def search(self, index: int) -> None:
         """Search from and to one center, and to the token farthest from it."""
         self.searches += 1
-        center = int(self.centers[one])
+        center = int(self.centers[index])
         away = distances(self.graph.attended_by, center)
         eccentricity = int(away.max())
         back = distances(self.graph.attends_to, center)[self.centers]
@@ -277,7 +277,7 @@ class EccentricityBounds:
             self.lower = np.maximum(self.lower, lower)
         reached = back != UNREACHED
         self.upper[reached] = np.minimum(self.upper, back + eccentricity)[reached]
-        self.lower[one] = self.upper[one] = eccentricity
+        self.lower[index] = self.upper[index] = eccentricity
 
 
 def _eccentricities_by_bits(graph: Digraph, sources: Positions) -> Positions:

@@ -47,7 +47,7 @@ _FEWEST_LAYERS = 4
 
 
 @dataclass(frozen=True)
-class Evidence:
+class LawCriteria:
     """What a curve must show for each law; a test that is ``None`` is not made.
 
     A law holds in the long run, so the later part of the curve decides: its second half, or its
@@ -75,9 +75,9 @@ class Evidence:
     """
 
 
-SMOOTH = Evidence(least_growth=2.0, least_fall=1.0, linear=10.0, scatter=2.0)
+SMOOTH = LawCriteria(least_growth=2.0, least_fall=1.0, linear=10.0, scatter=2.0)
 """For similar layers: the last steps show the law, and scatter must not look like one."""
-UNEVEN = Evidence(cubic_within=0.5, least_bend=3.0, level=0.1)
+UNEVEN = LawCriteria(cubic_within=0.5, least_bend=3.0, level=0.1)
 """For random layers, whose curves fluctuate: the last steps may be anything, so the whole second
 half must agree. The slowest collapse seen under a window, 0.01 decades per layer, loses a quarter
 of a decade between quarters of a hundred layers."""
@@ -147,7 +147,7 @@ class Law:
         return words.describe_law(self)
 
 
-def law(log10: Sequence[float], evidence: Evidence = SMOOTH) -> Law:
+def law(log10: Sequence[float], criteria: LawCriteria = SMOOTH) -> Law:
     """The law of residuals given by their base-10 logarithms, layer by layer.
 
     >>> law([0.0, -1.0, -4.0, -13.0]).kind
@@ -162,17 +162,17 @@ def law(log10: Sequence[float], evidence: Evidence = SMOOTH) -> Law:
         return Law("equal", math.nan, -math.inf, last)
     if len(steps) < _FEWEST or any(math.isnan(value) for value in log10):
         return Law("undecided", math.nan, steps[-1] if steps else 0.0, last)
-    end = steps[-evidence.last_steps :]
-    later = steps[-max(evidence.last_steps, len(steps) // 2) :]
+    end = steps[-criteria.last_steps :]
+    later = steps[-max(criteria.last_steps, len(steps) // 2) :]
     ratios = [b / a for a, b in pairwise(end) if a < 0]
-    if evidence.level is not None and levels_off(log10, within=evidence.level):
+    if criteria.level is not None and levels_off(log10, within=criteria.level):
         kind: LawKind = "none"
-    elif _accelerates(ratios, end, finite, evidence):
+    elif _accelerates(ratios, end, finite, criteria):
         kind = "doubly exponential"
-    elif evidence.linear is not None and _quickens(later, evidence.linear):
+    elif criteria.linear is not None and _quickens(later, criteria.linear):
         kind = "between"
     else:
-        kind = "exponential" if evidence.scatter is None else _steady(later, evidence.scatter)
+        kind = "exponential" if criteria.scatter is None else _steady(later, criteria.scatter)
     growth = median(ratios) if ratios else math.nan
     return Law(
         kind, growth, mean(later), last, _error(ratios), _error(later), *_slope_with_error(later)
@@ -204,10 +204,10 @@ def levels_off(log10: Sequence[float], *, within: float = 0.1) -> bool:
 
 
 def _accelerates(
-    ratios: Sequence[float], end: Sequence[float], curve: Sequence[float], evidence: Evidence
+    ratios: Sequence[float], end: Sequence[float], curve: Sequence[float], criteria: LawCriteria
 ) -> bool:
     """Whether steps grow by a factor, by all tests that are made."""
-    need, middle = evidence, curve[len(curve) // 2]
+    need, middle = criteria, curve[len(curve) // 2]
     return (
         len(ratios) > 1
         and (need.least_growth is None or min(ratios) > need.least_growth)
@@ -244,7 +244,7 @@ def _slope_with_error(steps: Sequence[float]) -> tuple[float, float]:
     count, size = len(steps), max(map(abs, steps)) or 1.0
     scaled = [step / size for step in steps]  # squares of steps may overflow
     slope, start = linear_regression(range(count), scaled)
-    missed = sum((step - start - slope * place) ** 2 for place, step in enumerate(scaled))
+    missed = sum((step - start - slope * index) ** 2 for index, step in enumerate(scaled))
     spread = count * (count * count - 1) / 12
     return size * slope, size * math.sqrt(missed / (count - 2) / spread)
 

@@ -31,6 +31,7 @@ be used.
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import NamedTuple
 
 import torch
@@ -180,7 +181,7 @@ def log_beta(weights: HeadWeights) -> PerSample:
     """The logarithm of ``√(Σ_h ‖W_QK,h‖₁‖W_h‖₁ · Σ_h ‖W_QK,h‖₁‖W_h‖∞)``, the weights' constant.
 
     Derived (docs/theory.md, section 4). For one head it is β of Dong et al. 2021. For several it
-    takes the place of their βH (``log_paper_beta``), with which the theorem is false in general: it
+    replaces their βH (``log_paper_beta``), with which the theorem is false in general: it
     is more than βH where one head writes many features into one and another one into many.
     """
     return _over_heads(weights, matrix_norm(weights.query_key, "one").log()).composite
@@ -192,8 +193,8 @@ def log_paper_beta(weights: HeadWeights) -> PerSample:
     No bound rests on it: for several heads it can be too small (``TwoHeadLayer``); up to 125
     features it is safe. Heads that write nothing are not counted.
     """
-    each = (matrix_norm(weights.query_key, "one") * matrix_norm(weights.values, "composite")).log()
-    return each.amax() + math.log(max(1, int((~each.isneginf()).sum())))
+    logs = (matrix_norm(weights.query_key, "one") * matrix_norm(weights.values, "composite")).log()
+    return logs.amax() + math.log(max(1, int((~logs.isneginf()).sum())))
 
 
 def a_priori_bound(
@@ -313,8 +314,7 @@ def slope_range(activation: str) -> tuple[float, float]:
 def row_gain(mlp: MLP | BareMLP | None, *, width: int, skip: float = 0.0) -> Gain | None:
     """M of a plain MLP with its skip, for all inputs; None if it is gated.
 
-    A gated MLP multiplies two functions of its input, so no M is valid for all inputs
-    (see ``gated_gain``).
+    A gated MLP multiplies two functions of its input, so no M fits all inputs (``gated_gain``).
     """
     identity = torch.eye(width, dtype=torch.float64)
     if mlp is None:
@@ -398,12 +398,8 @@ def chain_data_bounds(
     A gain is the logarithm of ``2√(ΣD · max D)‖W‖λ``; it is NaN where the condition is not met, and
     so are all bounds from there on.
     """
-    bounds: list[PerSample] = []
-    value = log_residual
-    for gain, slack in zip(gains, slacks, strict=True):
-        value = value + gain + slack
-        bounds.append(value)
-    return bounds
+    factors = (gain + slack for gain, slack in zip(gains, slacks, strict=True))
+    return list(accumulate(factors, initial=log_residual))[1:]
 
 
 def chain_norm_bounds(

@@ -7,7 +7,7 @@ instability the more tokens there are.
 """
 
 from dataclasses import dataclass
-from typing import Annotated, Literal, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Literal, NamedTuple
 
 import torch
 from jaxtyping import Bool, Float
@@ -16,10 +16,17 @@ from torch import Tensor
 from rankscope.arguments import Count, Range, checked
 from rankscope.core.masks import as_mask
 from rankscope.core.network import Network
-from rankscope.core.theory._equilibrium import Equilibrium, equilibrium_at, measure
+from rankscope.core.tabular import Tabular
+from rankscope.core.theory import _equilibrium as fixed_points
+from rankscope.core.theory._equilibrium import Equilibrium, EquilibriumTable
 from rankscope.errors import InputError
 from rankscope.numerals import plural, short, span_of
 from rankscope.streams import stream
+
+if TYPE_CHECKING:
+    import polars
+
+    from rankscope.show import figures
 
 AttentionKind = Literal["uniform", "content"]
 
@@ -40,8 +47,8 @@ class Designs:
 
     Of ``drawn`` random ones ``drawn_stable`` were stable; ``descended`` of them (those with the
     smallest spectral radius) were improved by gradient descent on it, ``descended_stable`` of
-    which became stable; ``radius`` is the smallest of all, and ``best`` its equilibrium, which is
-    one of ``network``.
+    which became stable; ``radius`` is the smallest of all, and ``best`` its equilibrium, under the
+    matrices ``query_key`` and ``values``.
     """
 
     mask: str
@@ -52,8 +59,14 @@ class Designs:
     descended: int
     descended_stable: int
     radius: float
-    network: Network
+    query_key: Float[Tensor, "token token"]
+    values: Float[Tensor, "token token"]
     best: Equilibrium
+
+    @property
+    def network(self) -> Network:
+        """The layer whose equilibrium ``best`` is."""
+        return _sphere_layer(self.query_key, self.values, head_width=1, mask=self.mask)
 
     def __repr__(self) -> str:
         return (
@@ -66,22 +79,41 @@ class Designs:
 
 @checked
 @dataclass(frozen=True, repr=False)
-class StableSearch:
+class StableSearch(Tabular):
     """The result of a search for stable equilibria of rank above one."""
 
     designs: tuple[Designs, ...]
 
     @property
+    def table(self) -> "polars.DataFrame":
+        """Rank, stability and accuracy of the best design by mask, attention and token count."""
+        from rankscope import tables
+
+        rows = (
+            (f"{design.mask} mask, {design.attention} attention", "tokens", design.tokens, *row)
+            for design in self.designs
+            for _, *row in fixed_points.equilibrium_rows([design.best])
+        )
+        return tables.from_rows(("variant", "parameter", "setting", "metric", "value"), rows)
+
+    def plot(self, metric: str | None = None) -> "figures.Figure":
+        """The spectral radius, or another ``metric``, against the number of tokens."""
+        from rankscope import tables
+        from rankscope.show import figures
+
+        return figures.by_setting(tables.summary(self.table), metric=metric or "spectral_radius")
+
+    @property
     def best(self) -> Designs | None:
         """The stable design of largest rank and, among those, smallest radius; None if none is."""
-        stable = [each for each in self.designs if each.best.stable]
-        return max(stable, key=lambda each: (each.best.rank, -each.radius), default=None)
+        stable = [design for design in self.designs if design.best.stable]
+        return max(stable, key=lambda design: (design.best.rank, -design.radius), default=None)
 
     def __repr__(self) -> str:
         count = len(self.designs)
-        stable = sum(each.best.stable for each in self.designs)
-        tokens = sorted({each.tokens for each in self.designs})
-        radii = [each.radius for each in self.designs]
+        stable = sum(design.best.stable for design in self.designs)
+        tokens = sorted({design.tokens for design in self.designs})
+        radii = [design.radius for design in self.designs]
         best = f"best: {self.best}" if self.best is not None else "none stable"
         return (
             f"StableSearch({count} designs for {tokens[0]} to {tokens[-1]} tokens, {stable} "
@@ -118,12 +150,9 @@ def stable_search(
     """
     if not tokens or min(tokens) < 2 or max(tokens) > _MOST_TOKENS:
         raise InputError(f"tokens={tokens} is out of range; expected some of 2 to {_MOST_TOKENS}.")
-    designs = (
-        _search(mask, attention, count, draws, min(descents, draws), steps, seed)
-        for mask, attention in _FAMILIES
-        for count in tokens
-    )
-    return StableSearch(tuple(designs))
+    sizes = draws, min(descents, draws), steps, seed
+    cases = ((*family, count) for family in _FAMILIES for count in tokens)
+    return StableSearch(tuple(_search(*case, *sizes) for case in cases))
 
 
 def design_step(
@@ -153,15 +182,8 @@ def design_step(
     return w, jacobian.flatten(3).flatten(1, 2)
 
 
-def _search(
-    mask: str,
-    attention: AttentionKind,
-    tokens: int,
-    draws: int,
-    descents: int,
-    steps: int,
-    seed: int,
-) -> Designs:
+def _search(mask: str, attention: AttentionKind, tokens: int, *sizes: int) -> Designs:
+    draws, descents, steps, seed = sizes
     allowed = as_mask(mask).matrix(tokens)
     drawn = _draw(tokens, draws, attention, stream(seed, "designs", mask, attention, tokens))
     radii = _spectral_radii(design_step(drawn.x, drawn.log_c.exp(), drawn.query_key, allowed)[1])
@@ -170,10 +192,8 @@ def _search(
     end, reached = _descend(start, allowed, steps, learn_attention=attention == "content")
     x, log_c, query_key = (part[[int(reached.argmin())]] for part in end)
     values, _ = design_step(x, log_c.exp(), query_key, allowed)
-    network = Network.from_matrices(
-        query_key.unsqueeze(0), values.unsqueeze(0), head_width=1, norm="sphere", mask=mask
-    )
-    best = equilibrium_at(network, x[0])
+    network = _sphere_layer(query_key[0], values[0], head_width=1, mask=mask)
+    best = fixed_points.equilibrium_at(network, x[0])
     return Designs(
         mask=mask,
         attention=attention,
@@ -183,9 +203,16 @@ def _search(
         descended=descents,
         descended_stable=int((reached < 1).sum()),
         radius=best.stability.radius,
-        network=network,
+        query_key=query_key[0],
+        values=values[0],
         best=best,
     )
+
+
+def _sphere_layer(query_key: Tensor, values: Tensor, *, head_width: int, mask: str) -> Network:
+    """One head and the projection onto the sphere, from ``(feature, feature)`` matrices."""
+    matrices = query_key[None, None], values[None, None]
+    return Network.from_matrices(*matrices, head_width=head_width, norm="sphere", mask=mask)
 
 
 def _draw(
@@ -223,8 +250,8 @@ def _descend(
             radii = _spectral_radii(jacobian.detach())
             better = radii < least
             least = torch.where(better, radii, least)
-            for kept, part in zip(best, (unit, log_c, query_key), strict=True):
-                kept[better] = part.detach()[better]
+            for target, part in zip(best, (unit, log_c, query_key), strict=True):
+                target[better] = part.detach()[better]
         optimiser.zero_grad()
         _log_power_norm(jacobian).sum().backward()
         optimiser.step()
@@ -255,15 +282,21 @@ def _spectral_radii(jacobian: Float[Tensor, "batch size size"]) -> Float[Tensor,
 
 @checked
 @dataclass(frozen=True, repr=False)
-class EveryRank:
+class EveryRank(EquilibriumTable):
     """A network of one layer and, for k = 1 … n, an equilibrium of it of rank k."""
 
-    network: Network
+    eigenvalues: Float[Tensor, "feature"]
     equilibria: tuple[Equilibrium, ...]
 
+    @property
+    def network(self) -> Network:
+        """The layer with values ``diag(eigenvalues)``, uniform attention and a causal mask."""
+        values = torch.diag(self.eigenvalues)
+        return _sphere_layer(0 * values, values, head_width=len(values), mask="causal")
+
     def __repr__(self) -> str:
-        radii = [each.stability.radius for each in self.equilibria]
-        stable = sum(each.stable for each in self.equilibria)
+        radii = [equilibrium.stability.radius for equilibrium in self.equilibria]
+        stable = sum(equilibrium.stable for equilibrium in self.equilibria)
         return (
             f"EveryRank({plural(len(radii), 'token')}; equilibria of rank 1 to {len(radii)}, "
             f"{stable} stable, spectral radius {span_of(min(radii), max(radii))})"
@@ -280,20 +313,16 @@ def every_rank(
     [1, 2, 3]
 
     Causal mask, uniform attention, ``W = diag(λ₁ < λ₂ < …)`` with ``λ_k ∝ growth^k``; from 4 on,
-    every token provably has room for a direction of its own. They answer
-    whether equilibria of every rank exist, not whether they are reached: token 1 is the eigenvector
-    of the smallest eigenvalue, so a perturbation of it towards the largest grows by
-    ``growth^(n − 1)`` in each step, and all of them are unstable (derived). For stable ones see
-    ``stable_search``.
+    each token provably can add a direction. They show that equilibria of every rank exist, not that
+    they are reached: token 1 is the eigenvector of the smallest eigenvalue, so a perturbation of it
+    towards the largest grows by ``growth^(n − 1)`` in each step, and all of them are unstable
+    (derived). For stable ones see ``stable_search``.
     """
     # The sphere ignores the scale of W; the largest eigenvalue is set to one.
     eigenvalues = growth ** torch.arange(1 - tokens, 1, dtype=torch.float64)
-    values = torch.diag(eigenvalues)[None, None]
-    network = Network.from_matrices(
-        torch.zeros_like(values), values, head_width=tokens, norm="sphere", mask="causal"
-    )
+    network = EveryRank(eigenvalues, ()).network
     configurations = (_configuration_of_rank(rank, eigenvalues) for rank in range(1, tokens + 1))
-    return EveryRank(network, tuple(measure(network, x) for x in configurations))
+    return EveryRank(eigenvalues, tuple(fixed_points.measure(network, x) for x in configurations))
 
 
 def _configuration_of_rank(

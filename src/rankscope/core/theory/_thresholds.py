@@ -71,13 +71,13 @@ UNUSUAL_WEIGHT: Final = 10.0
 directions) above which it is noted, whatever its effect on the tokens."""
 UNUSUAL_ALONE: Final = 30.0
 """The same for gains and biases, which differ more from layer to layer in trained models, and for
-embeddings and shared blocks, which are held against the twin alone."""
+embeddings and shared blocks, which are compared with the twin alone."""
 UNUSUAL_EVERYWHERE: Final = 100.0
 """The same for all layers at once: what starts small, such as the last matrices of GPT-2's
 branches, grows by tens in training."""
 FEW_OTHERS: Final = 0.1
 """What differs from token to token in a sublayer's output, over the same in the twin, below which
-it counts as dead where there is only one other layer to hold it against."""
+it counts as dead where there is only one other layer to compare it with."""
 DOMINANT_WEIGHT: Final = 3.0
 """Factor between a weight of a sublayer and usual ones, without which its output does not count as
 dominating: the first MLP of trained decoders outgrows their small embeddings."""

@@ -17,8 +17,8 @@ from rankscope.arguments import checked
 from rankscope.core.checks import upcast
 from rankscope.core.metrics import (
     AttentionScores,
-    Estimate,
     GatheredStatistics,
+    RankEstimate,
     SpectrumProbe,
     StateStatistics,
     spectra,
@@ -190,7 +190,7 @@ class Figures:
         }
         for row in self._rows:
             if row.is_estimate:
-                found: Estimate = getattr(estimates[row.state], row.measure.name)()
+                found: RankEstimate = getattr(estimates[row.state], row.measure.name)()
                 if not bool(found.value.isfinite().all()):
                     return {}, row.fault(
                         "x is not finite; find the layer that overflows, or compute in a wider "

@@ -24,7 +24,7 @@ from rankscope.streams import stream
 
 
 @dataclass(frozen=True)
-class Dropout:
+class DropoutRates:
     """The shares that are dropped, of attention weights and of every part's output (BERT: 0.1)."""
 
     attention: float = 0.1
@@ -33,7 +33,7 @@ class Dropout:
     def floor(self, tokens: int, width: int) -> float:
         """Below which μ of normalised tokens does not stay under hidden dropout of p (derived).
 
-        >>> round(Dropout(hidden=0.1).floor(128, 768), 1)
+        >>> round(DropoutRates(hidden=0.1).floor(128, 768), 1)
         98.8
 
         Tokens that agree, y, become different all the same: each keeps its own features, of which
@@ -48,7 +48,7 @@ def states_with_dropout(
     network: Network,
     x: Tensor,
     token_mask: Tensor | None,
-    dropout: Dropout,
+    dropout: DropoutRates,
     generator: torch.Generator,
 ) -> Iterator[Tensor]:
     """The output of each block in turn, in training mode; draws come from ``generator``."""
@@ -72,8 +72,8 @@ def states_with_dropout(
 
 def drop(x: Tensor, share: float, generator: torch.Generator) -> Tensor:
     """Zero a share of the entries at random and scale up the others, which keeps the mean."""
-    kept = torch.rand(x.shape, generator=generator) >= share
-    return x * kept / (1 - share)
+    survives = torch.rand(x.shape, generator=generator) >= share
+    return x * survives / (1 - share)
 
 
 NORMED, DROPOUT = "LayerNorm only", "LayerNorm only, dropout"
@@ -107,7 +107,7 @@ class Shape:
     width: int = 768
     tokens: int = 128
     masks: tuple[str, ...] = ("full", "causal", "window:4", "causal-window:4")
-    dropout: Dropout = Dropout()
+    dropout: DropoutRates = DropoutRates()
     dropout_layers: int = 16
     other_heads: int = 4
     other_width: int = 128
@@ -121,13 +121,13 @@ class Shape:
         return self.dropout.floor(self.tokens, self.width)
 
     @property
-    def dropouts(self) -> dict[str, Dropout]:
+    def dropouts(self) -> dict[str, DropoutRates]:
         """What is dropped, by panel."""
         attention, hidden = self.dropout.attention, self.dropout.hidden
         return {
             DROPOUT: self.dropout,
-            ATTENTION_DROPPED: Dropout(attention, 0.0),
-            OUTPUTS_DROPPED: Dropout(0.0, hidden),
+            ATTENTION_DROPPED: DropoutRates(attention, 0.0),
+            OUTPUTS_DROPPED: DropoutRates(0.0, hidden),
         }
 
 
@@ -185,7 +185,7 @@ Figures = tuple[float, float, float]
 
 @torch.no_grad()
 def _follow(shape: Shape, seed: int, on_step: kit.OnStep) -> dict[str, list[Figures]]:
-    """Every mask's figures under one draw; a curve ends where float64 has nothing left to show."""
+    """Every mask's figures under one draw; a curve ends where float64 no longer resolves it."""
     x, token_mask = embedded(seed, shape.width, shape.tokens)
     states = dict.fromkeys(shape.masks, x)
     followed = {mask: [_figures(x)] for mask in shape.masks}

@@ -97,7 +97,7 @@ def promise_table(network: Network, x: Tensor, token_mask: Tensor) -> pl.DataFra
 class Curve(NamedTuple):
     """One mask, or one kind of values: two laws, and how it compares with the bound.
 
-    A bound that is not below the input's own μ says nothing, so only those below are compared.
+    A bound that is not below the input's own μ is vacuous, so only those below are compared.
     """
 
     panel: str

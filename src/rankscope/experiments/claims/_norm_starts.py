@@ -66,13 +66,13 @@ class Dynamics:
 
 
 def build(case: Dynamics, layers: int, seed: int) -> Network:
-    """The network of so many layers; a deeper one begins with the same layers."""
+    """The network with ``layers`` layers; a deeper one begins with the same layers."""
     drawn = layers if case.fresh else 1
     matrices = [
         torch.stack([make(case, stream(seed, kind, case.width, layer)) for layer in range(drawn)])
         for kind, make in (("scores", _scores), ("values", _values))
     ]
-    query_key, values = (each.unsqueeze(1).expand(layers, -1, -1, -1) for each in matrices)
+    query_key, values = (matrix.unsqueeze(1).expand(layers, -1, -1, -1) for matrix in matrices)
     mask = as_mask(case.mask)
     return Network.from_matrices(query_key, values, head_width=1, norm=case.norm, mask=mask)
 
@@ -160,12 +160,12 @@ def follow(
         traces.append(deep_trace(network, x, norm="fro"))
         with torch.no_grad():
             states = [x, *network.states(x)]
-        found = [spectra(states[layer]) for layer in recorded]
-        ratios.append(torch.stack([each.spectral_ratio() for each in found]))
-        ranks.append(found[-1].stable_rank())
+        by_layer = [spectra(states[layer]) for layer in recorded]
+        ratios.append(torch.stack([layer.spectral_ratio() for layer in by_layer]))
+        ranks.append(by_layer[-1].stable_rank())
         step = build(case, 1, plan.seed + draw)
         radii += _radius_at_rest(step, states[-1][ratios[-1][-1] > DIFFERENT])
-    relative = torch.cat([_by_layer(each, recorded) for each in traces], 1)
+    relative = torch.cat([_by_layer(trace, recorded) for trace in traces], 1)
     apart = relative > math.log10(DIFFERENT)
     above = apart & (torch.cat(ratios, 1) > DIFFERENT)
     rows: list[Row] = []
@@ -187,7 +187,7 @@ def _radius_at_rest(step: Network, ends: torch.Tensor) -> list[float]:
     with torch.no_grad():
         moved = (step(ends) - ends).abs().flatten(1).amax(1)
     resting = ends[moved < _AT_REST]
-    return [equilibrium_at(step, each).stability.radius for each in resting[:1]]
+    return [equilibrium_at(step, x).stability.radius for x in resting[:1]]
 
 
 def _by_layer(traced: Trace, recorded: Sequence[int]) -> torch.Tensor:

@@ -34,9 +34,9 @@ def overlapping_tokens(
         width, tokens + 1, generator=stream(seed, "overlap", tokens), dtype=torch.float64
     )
     basis = torch.linalg.qr(drawn).Q.T
-    own, common = basis[:-1], basis[-1]
+    separate, common = basis[:-1], basis[-1]
     overlap_kernel(1, overlap)  # refuses what is no overlap
-    x: Tensor = math.sqrt(1 - overlap) * own + math.sqrt(overlap) * common
+    x: Tensor = math.sqrt(1 - overlap) * separate + math.sqrt(overlap) * common
     return math.sqrt(width) * x
 
 

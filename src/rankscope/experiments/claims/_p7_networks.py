@@ -44,13 +44,13 @@ def reached_losses(
 ) -> list[list[float]]:
     """By rate, the loss on new examples of a network for each seed, ``most`` at the most.
 
-    The specs differ in nothing but the scale of their weights, so that all networks are trained as
+    The specs differ only in the scale of their weights, so that all networks are trained as
     one stack; each seed has weights, examples and batches of its own.
     """
     seeds = list(specs)
     lessons = [lesson(SORTING, plan, seed, spec=spec) for seed, spec in specs.items()]
     shape = replace(specs[seeds[0]], init=Init("lecun"))
-    alike = [replace(each, model=_under(shape, each.model)) for each in lessons]
+    alike = [replace(lesson, model=_under(shape, lesson.model)) for lesson in lessons]
     by_rate = []
     for rate, on_rate in tracked(rates, on_step):
         paced = replace(plan, recipe=replace(plan.recipe, learning_rate=rate))
@@ -82,7 +82,7 @@ def guess_loss(symbols: int, tokens: int) -> float:
 
 
 def _under(spec: Spec, model: SequenceModel) -> SequenceModel:
-    """A model under a spec that says nothing of how its weights were drawn."""
+    """A model under a spec that does not say how its weights were drawn."""
     network = Network(spec, [cast(Block, block) for block in model.network.blocks])
     return SequenceModel(model.encoder, model.positions, network, model.readout)
 
@@ -139,7 +139,7 @@ def nearly_alike(x: Hidden) -> Hidden:
     x = x.detach().double()
     mean = x.mean(-2, keepdim=True)
     close = mean + _NEARLY * (x - mean)
-    before, after = (each.square().sum((-2, -1), keepdim=True) for each in (x, close))
+    before, after = (states.square().sum((-2, -1), keepdim=True) for states in (x, close))
     return close * (before / after).sqrt()
 
 
@@ -179,12 +179,12 @@ def rank(values: Sequence[float] | Numbers) -> Numbers:
     >>> rank([10.0, -3.0, 10.0]).tolist()
     [0.75, 0.0, 0.75]
     """
-    given = np.asarray(values, dtype=np.float64)
-    if np.isnan(given).any():
+    numbers = np.asarray(values, dtype=np.float64)
+    if np.isnan(numbers).any():
         raise InputError("a figure of a design is not a number, so designs have no order by it.")
-    below = (given[:, None] > given).sum(1)
-    equal = (given[:, None] == given).sum(1)
-    ranks: Numbers = (below + (equal - 1) / 2) / max(1, len(given) - 1)
+    below = (numbers[:, None] > numbers).sum(1)
+    equal = (numbers[:, None] == numbers).sum(1)
+    ranks: Numbers = (below + (equal - 1) / 2) / max(1, len(numbers) - 1)
     return ranks
 
 
@@ -218,8 +218,8 @@ def by_neighbours(places: Numbers, losses: Numbers, neighbours: int) -> Numbers:
 def explained(forecast: Numbers, losses: Numbers) -> float:
     """The share of the differences in loss that a forecast explains; 0 is what no forecast does."""
     left_out = (losses.sum() - losses) / (len(losses) - 1)
-    whole = float(np.square(losses - left_out).sum())
-    return 1 - float(np.square(losses - forecast).sum()) / whole if whole else 0.0
+    total = float(np.square(losses - left_out).sum())
+    return 1 - float(np.square(losses - forecast).sum()) / total if total else 0.0
 
 
 def explainable(losses: Sequence[Sequence[float]]) -> float:
@@ -227,16 +227,16 @@ def explainable(losses: Sequence[Sequence[float]]) -> float:
 
     Means over n seeds differ by their noise too, of variance s²/n, which nothing can forecast.
     """
-    given = np.asarray(losses, dtype=np.float64)
-    between = float(given.mean(1).var(ddof=1))
-    noise = float(given.var(1, ddof=1).mean()) / given.shape[1]
+    table = np.asarray(losses, dtype=np.float64)
+    between = float(table.mean(1).var(ddof=1))
+    noise = float(table.var(1, ddof=1).mean()) / table.shape[1]
     return max(0.0, 1 - noise / between) if between else 0.0
 
 
-def correlate(one: Sequence[float] | Numbers, other: Sequence[float] | Numbers) -> float:
+def correlate(first: Sequence[float] | Numbers, second: Sequence[float] | Numbers) -> float:
     """Spearman's rank correlation; 0 where one of the two is level, or there is nothing."""
-    if not len(one):
+    if not len(first):
         return 0.0
-    a, b = (ranks - ranks.mean() for ranks in (rank(one), rank(other)))
+    a, b = (ranks - ranks.mean() for ranks in (rank(first), rank(second)))
     size = float(np.sqrt((a @ a) * (b @ b)))
     return float(a @ b) / size if size else 0.0

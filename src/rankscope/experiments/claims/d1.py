@@ -85,8 +85,8 @@ def judge(config: Config, table: pl.DataFrame) -> kit.Answer:
             f"no layer by more than {short(worst[kind, _LENGTHS], digits=1)} (relative, float64)."
             for kind in exact
         ],
-        stated={kind: held for kind, held in exact.items() if kind in STATED},
-        beyond={kind: held for kind, held in exact.items() if kind not in STATED},
+        stated={kind: holds for kind, holds in exact.items() if kind in STATED},
+        beyond={kind: holds for kind, holds in exact.items() if kind not in STATED},
         key_figures={"largest relative error": max(worst.values())},
     )
 

@@ -27,7 +27,7 @@ ENTRY = kit.claim(
     "D10",
     "LayerNorm plays no role in the rank collapse of attention.",
     source="Dong et al. 2021, remark on LayerNorm",
-    question="Is anything about the collapse different with LayerNorm, and can it raise a rank?",
+    question="Does LayerNorm change the collapse, and can it raise a rank?",
     domain="random attention under the full mask and LayerNorm, without skips and MLPs",
     beyond="masks, and values that keep some sequences above rank one",
     seconds=32,
@@ -148,13 +148,14 @@ def judge(config: Config, measured: kit.Measured[list[str]]) -> kit.Answer:
         _compare(config, table, [name for name, _ in settings if name not in doubted])
         for settings in (config.random, config.masked)
     )
-    kept = {
+    by_setting = {
         case.name: shares_above(config, table, case.name)
         for case in config.designed
         if case.name not in doubted
     }
     designed = {
-        f"fate, {name}": (without > 0) == (normed > 0) for name, (without, normed) in kept.items()
+        f"fate, {name}": (without > 0) == (normed > 0)
+        for name, (without, normed) in by_setting.items()
     }
     changed = sum(not same for same in designed.values())
     others = f"{changed} of {plural(len(designed), 'design')} with another fate"
@@ -172,7 +173,7 @@ def judge(config: Config, measured: kit.Measured[list[str]]) -> kit.Answer:
             f"The argument that LayerNorm cannot raise a rank has a counterexample: three tokens "
             f"on a line, residual of rank {before}, have one of rank {after} after it.",
             *(
-                f"Left out, because {why}: {', '.join(names)}."
+                f"Not counted, because {why}: {', '.join(names)}."
                 for why, names in left_out.items()
                 if names
             ),
@@ -182,7 +183,7 @@ def judge(config: Config, measured: kit.Measured[list[str]]) -> kit.Answer:
             *(
                 f"{sentence_case(name)}: {without:.0%} of the starts stay above rank one without "
                 f"the norm, {normed:.0%} with it."
-                for name, (without, normed) in kept.items()
+                for name, (without, normed) in by_setting.items()
             ),
         ),
         stated=random.checks and random.checks | {"argument": not raised},
@@ -217,7 +218,7 @@ def counterexample() -> tuple[int, int]:
     tokens = torch.tensor([[1, -1, 0], [1, 0, -1], [1, 1, -2]], dtype=torch.float64)
     normed = torch.nn.functional.layer_norm(tokens, (3,))
     before, after = (
-        int(torch.linalg.matrix_rank(each - each.mean(0), rtol=_RANK)) for each in (tokens, normed)
+        int(torch.linalg.matrix_rank(rows - rows.mean(0), rtol=_RANK)) for rows in (tokens, normed)
     )
     return before, after
 
@@ -231,16 +232,16 @@ def _compare(config: Config, table: pl.DataFrame, settings: Sequence[str]) -> _C
             lawless.append(name)
             continue
         same = unchanged(config, laws, reached)
-        checks |= {f"{asked}, {name}": held for asked, held in same.items()}
+        checks |= {f"{asked}, {name}": holds for asked, holds in same.items()}
         if not all(same.values()):
-            other = " and ".join(asked for asked, held in same.items() if not held)
+            other = " and ".join(asked for asked, holds in same.items() if not holds)
             without, normed = map(_ending, laws, reached)
             differences.append(
                 f"{sentence_case(name)}, another {other}: {without} without LayerNorm; {normed} "
                 "with it."
             )
     fate, law, speed = (
-        sum(held for check, held in checks.items() if check.startswith(f"{asked}, "))
+        sum(holds for check, holds in checks.items() if check.startswith(f"{asked}, "))
         for asked in ("fate", "law", "speed")
     )
     counted = plural(len(settings) - len(lawless), "setting")
@@ -275,8 +276,8 @@ def follow_pair(
     for variant in (BARE, NORMED):
         rows = table.filter(model=name, variant=variant, metric=depths.RELATIVE_DISPERSION)
         laws.append(law(medians(tables.summary(rows), depths.RELATIVE_DISPERSION), UNEVEN))
-        draws = [own for _, own in rows.group_by(pl.col("sample") // config.samples)]
-        by_draw = tuple(sorted(layer for own in draws for layer in small(own)))
+        draws = [draw for _, draw in rows.group_by(pl.col("sample") // config.samples)]
+        by_draw = tuple(sorted(layer for draw in draws for layer in small(draw)))
         reached.append(Reached(next(iter(small(rows)), None), by_draw))
     return laws, (reached[0], reached[1])
 
@@ -289,7 +290,7 @@ def unchanged(
     Speeds are the same if the layers at which dispersions are small are near each other, or if
     their ranges over the draws of weights overlap.
     """
-    (without, normed), (bare_at, normed_at) = laws, (each.layer for each in reached)
+    (without, normed), (bare_at, normed_at) = laws, (end.layer for end in reached)
     if bare_at is not None and normed_at is not None:
         near = abs(bare_at - normed_at) <= max(1.0, config.near * max(bare_at, normed_at))
         # Medians over all samples can be small where those of no single draw are.

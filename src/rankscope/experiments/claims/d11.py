@@ -53,7 +53,7 @@ ENTRY = kit.claim(
             "Departure over the sharp factor",
             "|P − 1q| / (exp D − 1)q",
             "log",
-            "1 = nothing smaller would do",
+            "1 = the factor is sharp",
             "The largest entry of |P − 1qᵀ| / ((e^D − 1)·1qᵀ), which is at most 1 at every spread.",
             includes=(1.0,),
         ),
@@ -76,7 +76,7 @@ LIMIT = "sharp factor"
 CHARTS = (
     kit.Drawing(
         "by_setting",
-        "The largest entry in each layer; the lemma says that it is at most 1.",
+        "The largest entry in each layer; at most 1 by the lemma.",
         _METRIC,
         roles={LIMIT: "bound"},
     ),
@@ -139,14 +139,14 @@ def judge(_: Config, table: pl.DataFrame) -> kit.Answer:
     ratios = table.filter(pl.col("variant") != LIMIT, metric=_METRIC)
     within, wider = (ratios.filter((pl.col("setting") <= SCORE_LIMIT) == side) for side in (1, 0))
     by_kind = {name: value <= 1 + _ROUNDING for name, value in _largest(within, "variant").items()}
-    stated = {name: held for name, held in by_kind.items() if name in (RANDOM, ADVERSE)}
+    stated = {name: holds for name, holds in by_kind.items() if name in (RANDOM, ADVERSE)}
     downwards = table.filter(pl.col("setting") <= SCORE_LIMIT, metric=_LOWER)
     lowest = max(downwards["value"].to_list(), default=0.0)
     if len(downwards):
         stated["lower half"] = lowest <= 1 + _ROUNDING
     by_spread = _largest(wider, "setting")
     exceeded = [spread for spread, value in by_spread.items() if value > 1 + _ROUNDING]
-    beyond = {name: held for name, held in by_kind.items() if name not in stated} | {
+    beyond = {name: holds for name, holds in by_kind.items() if name not in stated} | {
         f"spread {short(spread)}": spread not in exceeded for spread in by_spread
     }
     sharp, error = (
@@ -183,7 +183,7 @@ def judge(_: Config, table: pl.DataFrame) -> kit.Answer:
                     (short(spread, digits=4), *(largest.get(name) for name in kinds))
                     for spread, largest in entries.items()
                 ),
-                f"The lemma says that it is at most 1 up to a spread of D = {SCORE_LIMIT:.4f}.",
+                f"By the lemma it is at most 1 up to a spread of D = {SCORE_LIMIT:.4f}.",
             ),
         ),
     )
@@ -223,14 +223,14 @@ def _random_layer(
     )
     x = x * (config.tails[number // 2 % len(config.tails)] * sizes).exp()
 
-    def made(scale: float) -> Network:
+    def scaled(scale: float) -> Network:
         spec = Spec.pure_attention(1, heads, config.width, score_scale=scale, mask=mask)
         network = Network.random(spec, seed=config.seed + number, dtype=torch.float64)
         with torch.no_grad():
             dict(network.named_parameters())["blocks.0.attention.query.bias"].copy_(bias)
         return network
 
-    return made(spread / float(_departure(made(1.0), x).spread.max())), x
+    return scaled(spread / float(_departure(scaled(1.0), x).spread.max())), x
 
 
 def _attention(network: Network) -> Attention:

@@ -31,7 +31,7 @@ ENTRY = kit.claim(
     "With MLPs of Lipschitz constant λ the residual stays below the doubly exponential bound of "
     "4βHλ/√d_qk, in every layer and over depth; a larger λ costs robustness.",
     source="Dong et al. 2021, corollary 3.2 and section 3 (as summarised)",
-    question="Where does the bound with λ say anything, is it kept, and does a steeper MLP amplify "
+    question="Where is the bound with λ informative, does it hold, and does a steeper MLP amplify "
     "perturbations more?",
     domain="attention and MLPs without skips and norms; perturbations in absolute size",
     beyond="perturbations relative to the hidden states, and the same factor without an MLP",
@@ -117,7 +117,7 @@ class Held(NamedTuple):
     covered: int  # in which the condition of the theorem is met, in all layers before, too
     above_layer: int
     above_depth: int
-    single: int  # in which the bound for one layer promises a smaller residual
+    single: int  # in which the bound for one layer guarantees a smaller residual
     depth: int  # to which the bound over all layers does
     lipschitz: float
 
@@ -133,8 +133,8 @@ def measure(config: Config, on_step: kit.OnStep) -> kit.Measured[Sequence[Held]]
     cases = list(product(config.activations, config.scales, range(config.draws)))
     for (kind, scale, draw), _ in kit.tracked(cases, on_bounds):
         promised = bounds(config.network(kind, draw, scale), x[:1], token_mask=token_mask[:1])
-        curves, found = hold(scale, promised)
-        checked.append(found)
+        curves, record = hold(scale, promised)
+        checked.append(record)
         if draw == 0 and kind == config.activations[0]:
             rows += [
                 (f"{kind}, LeCun × {scale:g}", name, layer, draw, None, None, RESIDUAL, value)
@@ -217,8 +217,8 @@ def judge(config: Config, measured: kit.Measured[Sequence[Held]]) -> kit.Answer:
     covered = sum(network.covered for network in checked)
     stated: dict[str, bool] = {}
     if covered:
-        stated["the bound in single layers"] = not any(held.above_layer for held in checked)
-        stated["the bound over all layers"] = not any(held.above_depth for held in checked)
+        stated["the bound in single layers"] = not any(record.above_layer for record in checked)
+        stated["the bound over all layers"] = not any(record.above_depth for record in checked)
     worst, relative = f"{WORST}, {ABSOLUTE}", f"{WORST}, {RELATIVE}"
     beyond: dict[str, bool] = {}
     for kind in config.activations:
@@ -230,7 +230,7 @@ def judge(config: Config, measured: kit.Measured[Sequence[Held]]) -> kit.Answer:
             powers[kind, relative]
         ) > fmean(powers[NO_MLP, relative])
     deep, single = (
-        max((held.scale for held in checked if getattr(held, name)), default=0.0)
+        max((record.scale for record in checked if getattr(record, name)), default=0.0)
         for name in ("depth", "single")
     )
     figures = ", ".join(
@@ -241,7 +241,7 @@ def judge(config: Config, measured: kit.Measured[Sequence[Held]]) -> kit.Answer:
         f"the bound is vacuous; the worst perturbation grows as {figures} (mean of "
         f"{plural(config.draws, 'draw')})"
     )
-    against = "; ".join(name for name, held in beyond.items() if not held)
+    against = "; ".join(name for name, holds in beyond.items() if not holds)
     return kit.Answer(
         _sentences(config, checked, powers),
         stated=stated,
@@ -249,8 +249,8 @@ def judge(config: Config, measured: kit.Measured[Sequence[Held]]) -> kit.Answer:
         beyond=beyond,
         on_beyond={"depends": f"the part of the claim: not supported for {against}"},
         key_figures={
-            "largest scale at which the bound over all layers says anything": deep,
-            "largest scale at which the bound of a layer says anything": single,
+            "largest scale at which the bound over all layers is informative": deep,
+            "largest scale at which the bound of a layer is informative": single,
             **{
                 f"power of λ, {kind}, {name}": fmean(values)
                 for (kind, name), values in powers.items()
@@ -263,7 +263,7 @@ def judge(config: Config, measured: kit.Measured[Sequence[Held]]) -> kit.Answer:
 
 
 def _unsupported(stated: Mapping[str, bool]) -> str:
-    return "not supported for " + ", ".join(name for name, held in stated.items() if not held)
+    return "not supported for " + ", ".join(name for name, holds in stated.items() if not holds)
 
 
 def _names() -> Iterator[str]:
@@ -283,8 +283,8 @@ def _powers(table: pl.DataFrame, kind: str, name: str) -> list[float]:
 def _sentences(
     config: Config, checked: Sequence[Held], powers: Mapping[tuple[str, str], Sequence[float]]
 ) -> Iterator[str]:
-    above = sum(held.above_layer + held.above_depth for held in checked)
-    covered = sum(held.covered for held in checked)
+    above = sum(record.above_layer + record.above_depth for record in checked)
+    covered = sum(record.covered for record in checked)
     yield (
         f"Above the corollary's bound: {above} of {2 * covered} comparisons, in {covered} of "
         f"{len(checked) * config.layers} layers, those in which its condition is met."
@@ -301,20 +301,20 @@ def _sentences(
 
 
 def _listing(config: Config, checked: Sequence[Held]) -> kit.Listing:
-    """At which scales the corollary says anything."""
+    """At which scales the corollary is informative."""
     rows: list[tuple[str | float, ...]] = []
     for scale in config.scales:
-        networks = [held for held in checked if held.scale == scale]
+        networks = [record for record in checked if record.scale == scale]
         total = len(networks) * config.layers
         counts = (
-            f"{sum(getattr(held, name) for held in networks)} of {total}"
+            f"{sum(getattr(record, name) for record in networks)} of {total}"
             for name in ("covered", "single", "depth")
         )
-        rows.append((f"LeCun × {scale:g}", fmean(held.lipschitz for held in networks), *counts))
+        rows.append((f"LeCun × {scale:g}", fmean(record.lipschitz for record in networks), *counts))
     return kit.Listing(
-        "Where the corollary promises a smaller residual",
+        "Where the corollary guarantees a smaller residual",
         ("weights", "λ", "layers that meet the condition", "single layers", "over all layers"),
         tuple(rows),
         "λ: the largest of the layers' MLPs, mean over networks. A bound above the residual of its "
-        "input says nothing.",
+        "input is vacuous.",
     )

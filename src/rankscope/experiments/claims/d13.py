@@ -164,13 +164,13 @@ def judge(config: Config, table: pl.DataFrame) -> kit.Answer:
             {name: _values(table, depth, name, metric) for name in VARIANTS}
             for metric in (RESIDUAL, ACCURACY)
         )
-        told = []
+        pairs = []
         for other, against in ((REMOVED, "skips removed after training"), (ALONE, "no MLPs")):
             wins = _wins(ends[MLPS], ends[other])
             stated[f"{depth}, against {against}"] = wins == config.seeds
             beyond[f"{depth}, against {against}"] = _wins(right[MLPS], right[other]) == config.seeds
-            told.append(f"{power_of_ten(fmean(ends[other]))} with {against} ({wins})")
-        words.append(f"{depth}: {power_of_ten(fmean(ends[MLPS]))} against {' and '.join(told)}")
+            pairs.append(f"{power_of_ten(fmean(ends[other]))} with {against} ({wins})")
+        words.append(f"{depth}: {power_of_ten(fmean(ends[MLPS]))} against {' and '.join(pairs)}")
         listing += [
             (depth, name, power_of_ten(fmean(ends[name])), fmean(right[name])) for name in VARIANTS
         ]
@@ -197,7 +197,7 @@ def judge(config: Config, table: pl.DataFrame) -> kit.Answer:
                 ("depth", "network", "residual of the last layer", "accuracy"),
                 tuple(listing),
                 "Relative residual, composite norm at the mean: geometric means over seeds of "
-                "medians over sequences. A guess does not look at the sequence.",
+                "medians over sequences. A guess ignores the sequence.",
             ),
         ),
         shown=(RESIDUAL, ACCURACY),
@@ -232,7 +232,7 @@ def _sentences(config: Config, table: pl.DataFrame) -> Iterator[str]:
             for when in (UNTRAINED, "")
         )
         yield (
-            f"{depth}: of {plural(config.seeds, 'network')} of each kind so many know more than a "
-            f"guess: {counts}; training takes the residual of attention alone from {start} to "
+            f"{depth}: networks that beat a guess, of {config.seeds} of each kind: "
+            f"{counts}; training takes the residual of attention alone from {start} to "
             f"{end}."
         )

@@ -61,8 +61,8 @@ class Checked(NamedTuple):
     difference: float  # log10 of the largest range of a query's scores, of all layers
     above: int  # layers and bounds for which the residual is above the bound
     compared: int  # layers and bounds that say something: that the residual shrinks
-    single: int = 0  # layers whose own bound, theorem 2.3 for one layer, says something
-    promised: int = 0  # layers about which theorem 2.3 over all layers before says something
+    single: int = 0  # layers whose own bound, theorem 2.3 for one layer, is informative
+    promised: int = 0  # layers in which theorem 2.3 over all layers so far is informative
 
 
 Networks = Mapping[str, Checked]
@@ -87,10 +87,10 @@ def measure(config: Config, on_step: kit.OnStep) -> kit.Measured[Networks]:
         name: bounds(network.double(), x[:1], token_mask=token_mask[:1])
         for (name, network), _ in kit.tracked(networks.items(), on_bounds)
     }
-    checked = {name: check(scales[name], held, laws[name]) for name, held in bounded.items()}
+    checked = {name: check(scales[name], bounds, laws[name]) for name, bounds in bounded.items()}
     of_heads, of_scale = (pl.col("variant").str.split(", ").list.get(part) for part in (0, 1))
     by_scale = compared.table.with_columns(model=of_scale, variant=of_heads)
-    # The network for which the theorem promises most is also shown beside its bounds.
+    # The network for which the theorem guarantees most is also shown beside its bounds.
     covered = [name for name, network in checked.items() if network.met] or list(checked)
     name = min(covered, key=lambda name: float(bounded[name].log10_depth_bound.min()))
     rows = bounded[name].table.filter(pl.col("metric").is_in(list(_DRAWN))).drop_nulls("value")
@@ -105,7 +105,7 @@ def measure(config: Config, on_step: kit.OnStep) -> kit.Measured[Networks]:
 def check(scale: float, promised: Bounds, law: Law) -> Checked:
     """Hold every layer of the first sample against every bound.
 
-    A bound that does not promise a smaller residual than that of its input says nothing, and is no
+    A bound that does not guarantee a smaller residual than that of its input is vacuous, and not
     comparison; nor is a residual that is in doubt. Bounds are compared with the constant ``β_H`` of
     theory.md, and those of theorem 2.3 also with the paper's own ``βH``.
     """
@@ -199,7 +199,7 @@ def judge(config: Config, measured: kit.Measured[Networks]) -> kit.Answer:
 def cubic_up_to(config: Config, checked: Networks) -> float:
     """The largest scale up to which the last steps of every network grow threefold; 0 if none."""
     slow = {network.scale for network in checked.values() if not network.law.cubic}
-    return max((each for each in config.scales if each < min(slow, default=inf)), default=0.0)
+    return max((scale for scale in config.scales if scale < min(slow, default=inf)), default=0.0)
 
 
 def _sentences(config: Config, checked: Networks, covered: float) -> Iterator[str]:
@@ -214,7 +214,7 @@ def _sentences(config: Config, checked: Networks, covered: float) -> Iterator[st
         for name in ("above", "compared")
     )
     yield (
-        f"Above a bound that promises a smaller residual: {above} of {compared} comparisons, in "
+        f"Above a bound that guarantees a smaller residual: {above} of {compared} comparisons, in "
         "every layer of every network, in one sample, with β_H and with the paper's βH."
     )
     ends = sorted(checked, key=lambda name: checked[name].law.last)
@@ -225,7 +225,7 @@ def _sentences(config: Config, checked: Networks, covered: float) -> Iterator[st
 
 
 def _informative(config: Config, checked: Networks) -> kit.Listing:
-    """At which scales theorem 2.3 promises a smaller residual, for one layer and for all."""
+    """At which scales theorem 2.3 guarantees a smaller residual, for one layer and for all."""
     rows = []
     for scale in config.scales:
         networks = [network for network in checked.values() if network.scale == scale]
@@ -237,9 +237,9 @@ def _informative(config: Config, checked: Networks) -> kit.Listing:
         met = f"{sum(network.met for network in networks)} of {len(networks)}"
         rows.append((f"LeCun × {scale:g}", met, single, depth))
     return kit.Listing(
-        "Where the theorem promises a smaller residual",
+        "Where the theorem guarantees a smaller residual",
         ("weights", "networks that meet the condition", "single layers", "over all layers before"),
         tuple(rows),
         "Theorem 2.3 with the paper's own constant βH, in every layer of one sample. A bound above "
-        "the residual of its input says nothing.",
+        "the residual of its input is vacuous.",
     )

@@ -105,7 +105,7 @@ def judge(config: Config, measured: kit.Measured[Facts]) -> kit.Answer:
         if laws[_kept(kind, draw)].decided
     }
     counted = " and ".join(
-        f"{sum(held for (other, _), held in slower.items() if other == kind)} of {config.draws} "
+        f"{sum(holds for (other, _), holds in slower.items() if other == kind)} of {config.draws} "
         f"draws with {kind}"
         for kind in config.activations
     )
@@ -125,7 +125,7 @@ def judge(config: Config, measured: kit.Measured[Facts]) -> kit.Answer:
         _sentences(config, laws, rises),
         stated=stops | rising,
         on={"depends": f"the part of the claim: {_asked(config, laws, stops, rising)}{likewise}"},
-        beyond={f"{kind}, draw {draw + 1}": held for (kind, draw), held in slower.items()},
+        beyond={f"{kind}, draw {draw + 1}": holds for (kind, draw), holds in slower.items()},
         on_beyond={"depends": f"the draw of the weights: slower in {counted}"},
         key_figures={f"{kind}, decades by doubling": rise for kind, rise in rises.items()},
         listings=(
@@ -202,8 +202,8 @@ def _sentences(
     config: Config, laws: Mapping[str, Law], rises: Mapping[str, float]
 ) -> Iterator[str]:
     """The trends, and which MLPs as they are drawn are faster and slower than none at all."""
-    told = ", ".join(f"{kind.partition(',')[0]} {rise:,.0f}" for kind, rise in rises.items())
-    yield f"When the factor doubles, the exponent after {config.layers} layers rises by {told}."
+    listed = ", ".join(f"{kind.partition(',')[0]} {rise:,.0f}" for kind, rise in rises.items())
+    yield f"When the factor doubles, the exponent after {config.layers} layers rises by {listed}."
     kinds = config.activations if 1.0 in config.gains else ()
     drawn = {kind: laws[_name(kind, 1.0)].last - laws[_NONE].last for kind in kinds}
     for words, sign in (("faster", -1), ("slower", 1)):

@@ -70,15 +70,15 @@ def measure(config: Config, on_step: kit.OnStep) -> depths.Measured:
     the input's is what claim 3.1 asks for.
     """
     x, token_mask = config.texts()
-    made = {
+    expanding = {
         beta: expanding_network(
             config.layers, config.width, beta=beta, strength=config.strength, seed=config.seed
         )
         for beta in (*config.betas, *config.controls)
     }
     networks = {
-        **{_name(EXPANDING, beta): made[beta] for beta in config.betas},
-        **{_name(BARE, beta): made[beta].without("skip") for beta in config.controls},
+        **{_name(EXPANDING, beta): expanding[beta] for beta in config.betas},
+        **{_name(BARE, beta): expanding[beta].without("skip") for beta in config.controls},
         **{_scaled(scale): config.random(scale) for scale in config.random_scales},
     }
     return depths.compare(networks, x, token_mask, center="median", on_step=on_step)
@@ -93,15 +93,15 @@ def judge(config: Config, measured: depths.Measured) -> kit.Answer:
     table = measured.table
     summary = tables.summary(table)
     laws = depths.laws(summary, _METRIC)
-    kept = {name: least_kept(table, name) for name in laws}
+    lows = {name: least_kept(table, name) for name in laws}
     relative = {name: medians(summary, depths.RELATIVE, variant=name)[-1] for name in laws}
     betas = [_name(EXPANDING, beta) for beta in config.betas]
-    never = {name: kept[name] >= -_ROUNDING for name in betas}
+    never = {name: lows[name] >= -_ROUNDING for name in betas}
     lost = {name: laws[name].collapses for name in (_name(BARE, beta) for beta in config.controls)}
-    random = {name: kept[name] >= -_ROUNDING for name in map(_scaled, config.random_scales)}
+    random = {name: lows[name] >= -_ROUNDING for name in map(_scaled, config.random_scales)}
     least, lowest = (
         power_of_ten(min((log10[name] for name in random), default=0.0))
-        for log10 in (kept, relative)
+        for log10 in (lows, relative)
     )
     words = f"residuals stay above {least} of the input's, but relative ones end as low as {lowest}"
     return kit.Answer(
@@ -115,7 +115,7 @@ def judge(config: Config, measured: depths.Measured) -> kit.Answer:
         beyond=random or None,
         on_beyond={"holds": words, "fails": words, "depends": f"the weights: {words}"},
         key_figures={
-            "residual over the input's, smallest of all layers": 10 ** min(kept[n] for n in betas)
+            "residual over the input's, smallest of all layers": 10 ** min(lows[n] for n in betas)
         },
         listings=(
             kit.Listing(
@@ -124,7 +124,7 @@ def judge(config: Config, measured: depths.Measured) -> kit.Answer:
                 tuple(
                     (
                         name,
-                        math.expm1(kept[name] * math.log(10)),
+                        math.expm1(lows[name] * math.log(10)),
                         power_of_ten(law.last),
                         power_of_ten(relative[name]),
                         law.name,

@@ -20,7 +20,7 @@ from rankscope.numerals import short
 ENTRY = kit.claim(
     "D5",
     "Without skip connections (SAN, SAN+MLP) the relative residual of BERT, ALBERT and XLNet ends "
-    "far below what it is with them (SAN+skip, transformer): skips mitigate rank collapse.",
+    "far below its value with them (SAN+skip, transformer): skips mitigate rank collapse.",
     source="Dong et al. 2021, figure 2",
     question="Do the tokens become far more alike without skip connections?",
     domain="BERT, ALBERT and XLNet, at initialisation and pretrained",
@@ -50,7 +50,7 @@ class Config(models.ModelsConfig):
     parts: variants.Parts = "paper"
 
 
-class Facts(NamedTuple):
+class ModelFacts(NamedTuple):
     """Of one model: its family, ``init``, ``pretrained`` or neither, and its draws of weights."""
 
     family: str
@@ -65,13 +65,13 @@ class Facts(NamedTuple):
         return _WEIGHTS[self.weights].format(self.family) if known else ""
 
 
-def measure(config: Config, on_step: kit.OnStep) -> kit.Measured[dict[str, Facts]]:
+def measure(config: Config, on_step: kit.OnStep) -> kit.Measured[dict[str, ModelFacts]]:
     """Trace the four variants of every model; one model is in memory at a time.
 
     The samples of the second draw of weights are numbered after those of the first, and so on.
     """
     measured: dict[str, pl.DataFrame] = {}
-    facts: dict[str, Facts] = {}
+    facts: dict[str, ModelFacts] = {}
     for (name, case), on_case in kit.tracked(by_name(config.models).items(), on_step):
         weights = "trained here" if case.trained_here else "pretrained"
         draws = range(config.draws if case.at_init else 1)
@@ -88,7 +88,7 @@ def measure(config: Config, on_step: kit.OnStep) -> kit.Measured[dict[str, Facts
             traced.append(tables.joined(by_variant).with_columns(numbered))
         skill = subject.about.get("skill", "")
         weights = "init" if case.at_init else weights
-        facts[name] = Facts(subject.about["family"], weights, len(draws), skill)
+        facts[name] = ModelFacts(subject.about["family"], weights, len(draws), skill)
         measured[name] = tables.stack(traced)
     ours, theirs = tables.joined(measured, column="model"), figure()
     # Each panel of the figure beside the first model that it is of, the others in the end.
@@ -145,7 +145,7 @@ def ends(rows: pl.DataFrame, draws: int = 1) -> list[Ends]:
     ]
 
 
-def judge(config: Config, measured: kit.Measured[dict[str, Facts]]) -> kit.Answer:
+def judge(config: Config, measured: kit.Measured[dict[str, ModelFacts]]) -> kit.Answer:
     """A panel of figure 2 supports the claim if SAN and SAN+MLP end far below the other two.
 
     Far below is a tenth at most, after the last layer, in means over the samples; what is below a
@@ -162,16 +162,16 @@ def judge(config: Config, measured: kit.Measured[dict[str, Facts]]) -> kit.Answe
         for label, rows in table.items()
         if label not in facts
     }
-    held = {name: all(draw.far_below for draw in draws) for name, draws in ours.items()}
+    holds = {name: all(draw.far_below for draw in draws) for name, draws in ours.items()}
     stated: dict[str, bool | None] = {}
     for panel in (words.format(f) for words in _WEIGHTS.values() for f in models.FAMILIES):
-        tried = [held[name] for name, fact in facts.items() if fact.panel == panel]
+        tried = [holds[name] for name, fact in facts.items() if fact.panel == panel]
         stated[panel] = all(tried) if tried else None
-    others = {name: held[name] for name, fact in facts.items() if not fact.panel}
+    others = {name: holds[name] for name, fact in facts.items() if not fact.panel}
     against = [panel for panel, end in theirs.items() if not end.far_below]
     return kit.Answer(
         (
-            f"In {sum(held.values())} of {len(held)} models both variants without skips end at a "
+            f"In {sum(holds.values())} of {len(holds)} models both variants without skips end at a "
             "tenth at most of both with skips.",
             *_beside_the_figure(ours, theirs, facts),
             f"The authors' own curves do so in {len(theirs) - len(against)} of {len(theirs)} "
@@ -219,17 +219,17 @@ def _words(config: Config, names: Iterable[str], ours: Mapping[str, list[Ends]])
 
 
 def _beside_the_figure(
-    ours: Mapping[str, list[Ends]], theirs: Mapping[str, Ends], facts: Mapping[str, Facts]
+    ours: Mapping[str, list[Ends]], theirs: Mapping[str, Ends], facts: Mapping[str, ModelFacts]
 ) -> Iterable[str]:
     """Where SAN+skip ends here and in the figure, which are the same network if weights are."""
-    told = [
+    ends = [
         f"{short(kit.Mean.of([draw.last[variants.SAN_SKIP] for draw in draws]).value, digits=3)} "
         f"(figure 2: {short(theirs[facts[name].panel].last[variants.SAN_SKIP], digits=3)}) for "
         f"{facts[name].panel}"
         for name, draws in ours.items()
         if facts[name].panel in theirs
     ]
-    return [f"{variants.SAN_SKIP} ends at {', '.join(told)}."] if told else []
+    return [f"{variants.SAN_SKIP} ends at {', '.join(ends)}."] if ends else []
 
 
 def _exception(panel: str, end: Ends) -> str:
@@ -256,7 +256,7 @@ def _listing(
         "Relative residual from the input to the last layer",
         ("model", *_EVERY, "far below"),
         tuple(rows),
-        "Means over the samples; where draws of the weights differ, the lowest and the highest. In "
-        "so many draws both variants without skips end at a tenth at most of both with skips. Of "
-        "figure 2, 0 is anything below 0.001.",
+        "Means over the samples; where draws of the weights differ, the lowest and the highest. "
+        "Far below: draws in which both variants without skips end at no more than a tenth of both "
+        "with skips. In figure 2, 0 means below 0.001.",
     )

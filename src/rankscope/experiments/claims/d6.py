@@ -33,7 +33,7 @@ from rankscope.numerals import power_of_ten, sentence_case
 
 ENTRY = kit.claim(
     "D6",
-    "One trained attention layer, applied again and again, moves two points together; a larger "
+    "One trained attention layer, applied repeatedly, moves two points together; a larger "
     "width, an MLP or a skip slows that down or stops it.",
     source="Dong et al. 2021, figure 3",
     question="Do two points come together under a layer trained to keep them on two arcs?",
@@ -55,7 +55,7 @@ ENTRY = kit.claim(
             "Error of a step",
             "error / length of a step",
             "log",
-            "Below 1 = less than the way itself",
+            "Below 1 = less than one step",
             "By how much a trained step misses the next place on its arc, root mean square, over "
             "the length of a step.",
         ),
@@ -174,9 +174,9 @@ def alone(
     """The same for attention without norms, inner skip and dropout."""
     trained = train_alone(config, width, kind, on_step)
     places = [
-        trajectory(config, each.model, config.alone_applied, skip=kind == SKIP) for each in trained
+        trajectory(config, net.model, config.alone_applied, skip=kind == SKIP) for net in trained
     ]
-    return [step_error(config, each) for each in trained], torch.stack(places)
+    return [step_error(config, net) for net in trained], torch.stack(places)
 
 
 def judge(config: Config, table: pl.DataFrame) -> kit.Answer:
@@ -313,7 +313,7 @@ def check(
     steps = {layer: end.arrivals for layer, end in ends.items() if end.error <= learnt}
     widths = sorted(config.widths)
     plain = [steps[width, PLAIN] for width in widths if (width, PLAIN) in steps]
-    wider = later(*([step for each in side for step in each] for side in (plain[:-1], plain[1:])))
+    wider = later(*([step for steps in side for step in steps] for side in (plain[:-1], plain[1:])))
     # Whether a part is supported, or why it cannot be tested.
     outcomes: dict[str, bool | str] = {
         _SMALLEST: f"width {widths[0]} has not learnt its arcs",
@@ -330,18 +330,18 @@ def check(
         )
         slower = later(before, after)
         outcomes[part] = "at no width do points come together" if slower is None else slower
-    checks = {part: held for part, held in outcomes.items() if isinstance(held, bool)}
+    checks = {part: holds for part, holds in outcomes.items() if isinstance(holds, bool)}
     untested = {part: why for part, why in outcomes.items() if isinstance(why, str)}
     sentences, words = [], []
-    held, against = ([part for part in checks if checks[part] is side] for side in (True, False))
+    holds, against = ([part for part in checks if checks[part] is side] for side in (True, False))
     if checks:
         true, false = (
-            "; ".join(_PARTS[part] for part in side) or "nothing" for side in (held, against)
+            "; ".join(_PARTS[part] for part in side) or "nothing" for side in (holds, against)
         )
         sentences.append(f"Supported: {true}. Not supported: {false}.")
-    if held and against:
+    if holds and against:
         words = [
-            f"the part of the claim: supported for {', '.join(held)}; not for {', '.join(against)}"
+            f"the part of the claim: supported for {', '.join(holds)}; not for {', '.join(against)}"
         ]
     if untested:
         parts = "; ".join(f"that {_PARTS[part]} ({why})" for part, why in untested.items())
@@ -395,7 +395,7 @@ def next_places(config: Config, *, skip: bool) -> Examples:
 def trajectory(
     config: Config, model: SequenceModel, times: int, *, skip: bool
 ) -> Float[Tensor, "time point 2"]:
-    """Where the two points go when the model is applied again and again, in float64."""
+    """Where the two points go when the model is applied repeatedly, in float64."""
     model = model.double()
     places = [arcs(config)[:1]]
     for _ in range(times):

@@ -57,7 +57,7 @@ ENTRY = kit.claim(
             "Token accuracy",
             "right tokens / all tokens",
             "linear",
-            "What paths of one length know alone",
+            "Accuracy with paths of one length alone",
             "The share of tokens labelled rightly when only paths of one length reach the "
             "readout: some, each run by itself, or all, exact and with the biases.",
             includes=(0.0, 1.0),
@@ -95,7 +95,7 @@ _SHORT: Final = 3  # paths shorter than this are said to do most of the work
 
 
 def lone(number: int) -> str:
-    """The name of the authors' estimator with so many random paths of a length."""
+    """The name of the authors' estimator with a number of random paths of a length."""
     return f"{number} paths, each by itself"
 
 
@@ -148,8 +148,8 @@ class Config(kit.Config):
         super().__post_init__()
         if self.device == "auto":
             # The device itself is kept: results of CPU and GPU differ, so must their digests.
-            found = "cuda" if torch.cuda.is_available() else "cpu"
-            object.__setattr__(self, "device", found)
+            device = "cuda" if torch.cuda.is_available() else "cpu"
+            object.__setattr__(self, "device", device)
 
     def plan(self, task: str) -> Plan:
         """How a task is learnt."""
@@ -198,10 +198,10 @@ def measure(config: Config, on_step: kit.OnStep) -> pl.DataFrame:
         trained = zip(learn(lessons, plan, seeds, config.device, on_train), lessons, strict=True)
         for (sample, (network, learnt)), _ in kit.tracked(enumerate(trained), on_measure):
             accuracies = accuracies_by_length(config, task, network.model, learnt, network.seed)
-            whole = (task, WHOLE, None, None, sample)
+            labels = (task, WHOLE, None, None, sample)
             rows += [
-                (*whole, TRAINING_ACCURACY, network.score),
-                (*whole, WHOLE_ACCURACY, accuracies[WHOLE][0]),
+                (*labels, TRAINING_ACCURACY, network.score),
+                (*labels, WHOLE_ACCURACY, accuracies[WHOLE][0]),
             ]
             rows += [
                 (task, variant, "path_length", float(length), sample, ACCURACY, value)
@@ -360,7 +360,7 @@ def judge(config: Config, table: pl.DataFrame) -> kit.Answer:
 
 def _checks(parts: Mapping[str, Mapping[str, bool]]) -> dict[str, bool]:
     return {
-        f"{part}: {task}": held for part, tasks in parts.items() for task, held in tasks.items()
+        f"{part}: {task}": holds for part, tasks in parts.items() for task, holds in tasks.items()
     }
 
 
@@ -368,12 +368,12 @@ def _verdict_words(parts: Mapping[str, Mapping[str, bool]], untested: str) -> ki
     """For each part, the tasks for which it is supported and those for which it is not."""
     words = []
     for part, tasks in parts.items():
-        held, against = (
+        holds, against = (
             ", ".join(task for task, outcome in tasks.items() if outcome is side)
             for side in (True, False)
         )
         words.append(
-            f"{part} in {held or 'no task'}" + (f", not in {against}" if held and against else "")
+            f"{part} in {holds or 'no task'}" + (f", not in {against}" if holds and against else "")
         )
     on = "; ".join(filter(None, ("the task: " + "; ".join(words), untested)))
     rest = f"where tested; {untested}" if untested else ""
@@ -401,7 +401,7 @@ def effects(medians: Medians, config: Config) -> tuple[float, float]:
     names = (*map(lone, config.drawn), EVERY_LONE)
     by_length = list(zip(*(medians[name][1:] for name in names), strict=True))
     same_number = medians[lone(max(config.drawn))][1:]
-    return max(max(each) - min(each) for each in by_length), max(same_number) - min(same_number)
+    return max(max(row) - min(row) for row in by_length), max(same_number) - min(same_number)
 
 
 def number_matters(medians: Medians, config: Config) -> bool:

@@ -80,7 +80,7 @@ def measure(config: Config, on_step: kit.OnStep) -> kit.Measured[Mapping[str, st
             mask = None if subject.token_mask is None else subject.token_mask[text]
             rows += [
                 (depth, number, metric, float(value))
-                for depth, metric, value in chain([each[text] for each in patterns], path, mask)
+                for depth, metric, value in chain([row[text] for row in patterns], path, mask)
             ]
         measured[name] = tables.from_rows(("layer", "sample", "metric", "value"), rows)
     return kit.Measured(tables.joined(measured, column="model"), facts=families)
@@ -99,8 +99,8 @@ def judge(_: Config, measured: kit.Measured[Mapping[str, str]]) -> kit.Answer:
     rate, least = (power_of_ten(of, digits=3) for of in (laws[slowest].rate, promised[slowest]))
     return kit.Answer(
         [
-            f"Chained matrices tend to rank one most slowly in {slowest}: a layer leaves {rate} of "
-            f"the distance, where its ergodicity coefficients promise {least} or less."
+            f"Chained matrices tend to rank one most slowly in {slowest}: a layer "
+            f"leaves {rate} of the distance; its ergodicity coefficients guarantee {least} or less."
         ],
         **models.by_family(as_stated(laws, lambda _, law: law.collapses), families),
         key_figures={f"{name}, decades a layer": law.rate for name, law in laws.items()},
@@ -117,7 +117,7 @@ def judge(_: Config, measured: kit.Measured[Mapping[str, str]]) -> kit.Answer:
                     for name, law in laws.items()
                 ),
                 "Medians over the paths; the pace is that of the second half of the "
-                "layers. What is promised is the product of the layers' ergodicity coefficients "
+                "layers. The guarantee is the product of the layers' ergodicity coefficients "
                 "there.",
             ),
         ),

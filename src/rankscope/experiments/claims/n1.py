@@ -44,7 +44,7 @@ ENTRY = kit.claim(
             "Second eigenvalue",
             "|λ2(P)|",
             "log",
-            "What a layer leaves of differences in the long run",
+            "Factor on differences per layer in the long run",
             "The second largest modulus among the eigenvalues of the attention matrix that all "
             "tokens would have if they were equal to their mean.",
             "down",
@@ -69,7 +69,7 @@ _ROUNDING = 1e-12  # an ergodicity coefficient below this is that of rows which 
 
 @checked
 @dataclass(frozen=True)
-class Pattern:
+class PositionScheme:
     """Scores and a mask."""
 
     name: str
@@ -87,17 +87,17 @@ class Config(depths.DeepConfig):
 
     init: str = "orthogonal"
     shrinking: str = "bert"
-    patterns: tuple[Pattern, ...] = (
-        Pattern("absolute positions"),
-        Pattern("sink", Sink()),
-        Pattern("rotary", Rotary()),
-        Pattern("relative bias", RelativeBias()),
-        Pattern("ALiBi", ALiBi()),
-        Pattern("causal mask", mask="causal"),
-        Pattern("window mask", mask="window:8"),
+    patterns: tuple[PositionScheme, ...] = (
+        PositionScheme("absolute positions"),
+        PositionScheme("sink", Sink()),
+        PositionScheme("rotary", Rotary()),
+        PositionScheme("relative bias", RelativeBias()),
+        PositionScheme("ALiBi", ALiBi()),
+        PositionScheme("causal mask", mask="causal"),
+        PositionScheme("window mask", mask="window:8"),
     )
 
-    def network(self, pattern: Pattern, init: str) -> Network:
+    def network(self, pattern: PositionScheme, init: str) -> Network:
         """One head under one pattern."""
         scores = pattern.scores
         if isinstance(scores, RelativeBias):
@@ -141,9 +141,9 @@ def position_table(network: Network, x: Tensor, token_mask: Tensor) -> pl.DataFr
     """
     matrices = list(collapsed_patterns(network, x, token_mask))
     mixing = ergodicity(matrices, token_mask=token_mask)
-    differ = bool((mixing.each > _ROUNDING).all())
+    differ = bool((mixing.coefficients > _ROUNDING).all())
     columns = {
-        TAU: mixing.each,
+        TAU: mixing.coefficients,
         PRODUCT: mixing.log_products / math.log(10),
         SECOND: second_modulus(torch.stack(matrices)),
     }
@@ -226,9 +226,9 @@ def judge(config: Config, measured: depths.Measured) -> kit.Answer:
 
 def read(table: pl.DataFrame, panel: str) -> dict[str, PatternLaw]:
     """What the table says about every pattern of a panel."""
-    whole = tables.summary(table.filter(model=panel))
+    panel_summary = tables.summary(table.filter(model=panel))
     patterns = {}
-    for (name,), summary in whole.group_by("variant", maintain_order=True):
+    for (name,), summary in panel_summary.group_by("variant", maintain_order=True):
         taus, seconds, products, absolute, relative = (
             medians(summary, metric)
             for metric in (TAU, SECOND, PRODUCT, "log10_residual", depths.RELATIVE)
@@ -253,7 +253,7 @@ def _checks(patterns: Mapping[str, PatternLaw]) -> dict[str, bool]:
 
 def _phrase(patterns: Mapping[str, PatternLaw]) -> kit.Phrase:
     checks = _checks(patterns)
-    against = [f"{name} ({patterns[name].law.kind})" for name, held in checks.items() if not held]
+    against = [f"{name} ({patterns[name].law.kind})" for name, holds in checks.items() if not holds]
     as_claimed = len(checks) - len(against)
     return {
         "depends": f"the scores: supported for {as_claimed}; not for {', '.join(against)}",

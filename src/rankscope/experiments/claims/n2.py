@@ -174,7 +174,7 @@ def _sentences(paper: Ratios, proved: Ratios, searches: list[dict[float, float]]
         return at(*max(ratios.items(), key=lambda item: item[1]))
 
     first = min((width for width, ratio in paper.items() if ratio > 1), default=None)
-    enough = "" if first is None else f"; with tokens enough above it from {first:,.0f} features on"
+    enough = "" if first is None else f"; with enough tokens above it from {first:,.0f} features on"
     yield f"The residual of two heads over the bound with βH: up to {largest(paper)}{enough}."
     yield f"Over the bound with the constant proved here it is at most {largest(proved)}."
     safe = [ratio for width, ratio in paper.items() if width <= SAFE_WIDTH]
@@ -193,7 +193,7 @@ def _sentences(paper: Ratios, proved: Ratios, searches: list[dict[float, float]]
     if searched:
         control = f"Up to {SAFE_WIDTH} features the search is a control of the code, not evidence"
         widths = ", ".join(f"{width:,.0f}" for width in searched if width > SAFE_WIDTH)
-        worth = f"; at {widths} it proves nothing by what it does not find" if widths else ""
+        worth = f"; at {widths} finding no counterexample proves nothing" if widths else ""
         yield f"{control}{worth}."
 
 
@@ -212,9 +212,9 @@ def _construction(config: Config, on_step: kit.OnStep) -> Iterator[tuple[str, fl
 def _noted(config: Config) -> Iterator[tuple[str, float, float]]:
     """The tall head of the construction alone, from whole matrices, over the note's bound."""
     for width in config.noted:
-        made = TwoHeadLayer(width, config.search.tokens, config.score_difference)
-        x, rest, query_key = (part.dense() for part in (made.input, made.rest, made.query_key))
-        tall, scale = made.values[0].dense(), 1 / math.sqrt(2)  # d_qk = 2
+        layer = TwoHeadLayer(width, config.search.tokens, config.score_difference)
+        x, rest, query_key = (part.dense() for part in (layer.input, layer.rest, layer.query_key))
+        tall, scale = layer.values[0].dense(), 1 / math.sqrt(2)  # d_qk = 2
         output = (scale * x @ query_key @ x.T).softmax(-1) @ rest @ tall
         beta = float(matrix_norm(query_key, "one") * matrix_norm(tall, "inf"))
         before = float(residual(rest, center="optimal"))
@@ -296,8 +296,8 @@ def paper_ratio(weights: HeadWeights, tokens: CenteredTokens) -> float:
     rest = tokens.mantissa[0]
     query = tokens.center[0] @ weights.query_key + weights.key_bias
     shared = weights.scale * query @ rest.T
-    own = weights.scale * rest @ weights.query_key @ rest.T
-    weight = (shared.unsqueeze(1) + own).softmax(-1) - shared.softmax(-1).unsqueeze(1)
+    scores = weights.scale * rest @ weights.query_key @ rest.T
+    weight = (shared.unsqueeze(1) + scores).softmax(-1) - shared.softmax(-1).unsqueeze(1)
     output = (weight @ rest @ weights.values).sum(0)
     bound = a_priori_bound(weights, tokens) - log_beta(weights) + log_paper_beta(weights)
     ratio = float(matrix_norm(output, "composite") / bound.exp())
@@ -319,13 +319,13 @@ def _start(
             name: torch.randn(shape, generator=generator, dtype=torch.float64)
             for name, shape in shapes.items()
         }
-    made = TwoHeadLayer(width, plan.tokens, plan.score_difference)
-    center, query_key = made.input.dense()[-1], made.query_key.dense()
+    layer = TwoHeadLayer(width, plan.tokens, plan.score_difference)
+    center, query_key = layer.input.dense()[-1], layer.query_key.dense()
     return {
-        "tokens": made.rest.dense(),
+        "tokens": layer.rest.dense(),
         "query": (center @ query_key).expand(2, -1).clone(),
         "query_key": query_key.expand(2, -1, -1).clone(),
-        "values": torch.stack([each.dense() for each in made.values]),
+        "values": torch.stack([values.dense() for values in layer.values]),
     }
 
 

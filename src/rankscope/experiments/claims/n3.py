@@ -52,9 +52,9 @@ from rankscope.streams import stream
 
 ENTRY = kit.claim(
     "N3",
-    "Poles ±x under attention and a norm stay two in a layer if |κ| > ½|ln(n₊/n₋)|, or else meet; "
-    "a bend of equal poles grows by coth|κ| · ‖zWΠ‖/‖xW‖, so that poles never attract under "
-    "orthogonal values, and under Gaussian ones only where logits are large.",
+    "Poles ±x under attention and a norm stay apart in a layer if |κ| > ½|ln(n₊/n₋)|, and meet "
+    "otherwise; a bend of equal poles grows by coth|κ| · ‖zWΠ‖/‖xW‖, so that poles never attract "
+    "under orthogonal values, and under Gaussian ones only where logits are large.",
     source="derived for rankscope; on the antipodal attractors predicted in arXiv 2601.21942",
     question="Which layers keep two poles, and do bent poles become straight or bend further?",
     domain="one head on the sphere, full mask, no skip, fresh weights in every layer",
@@ -76,7 +76,7 @@ ENTRY = kit.claim(
             "Layers in which poles meet",
             "share",
             "linear",
-            "0 = poles stay two in every layer",
+            "0 = poles stay apart in every layer",
             "The part of the layers that move all tokens from two poles to one.",
             includes=(0.0, 1.0),
         ),
@@ -85,8 +85,8 @@ ENTRY = kit.claim(
             "Layers with another fate",
             "layers",
             "linear",
-            "0 = poles fare as derived in every layer",
-            "In how many layers poles meet, stay or swap otherwise than derived.",
+            "0 = as derived in every layer",
+            "The number of layers in which poles meet, stay or swap differently than derived.",
         ),
     ),
 )
@@ -94,7 +94,7 @@ GROWTH, MET, WRONG, ERROR = "bend_growth", "meeting_share", "wrong_fates", "rela
 GAUSSIAN, ORTHOGONAL, LAYERNORM = "Gaussian values", "orthogonal values", "LayerNorm"
 POLES, EXPECTED = "poles", ", expected"
 CHARTS = tuple(
-    kit.Drawing("by_setting", "Beside it what is expected, as derived.", metric)
+    kit.Drawing("by_setting", "Measured, and expected as derived.", metric)
     for metric in (GROWTH, MET)
 )
 _BEND = 1e-8
@@ -126,14 +126,14 @@ def measure(config: Config, on_step: kit.OnStep) -> pl.DataFrame:
     for (width, scale, kind), _ in kit.tracked(
         product(config.widths, config.scales, (GAUSSIAN, ORTHOGONAL)), on_bends
     ):
-        place = f"{width} features"
+        panel = f"{width} features"
         mean, deviation = expected_growth(width, scale, kind)
         error = deviation / math.sqrt(config.layers * config.draws)
-        rows.append((place, kind + EXPECTED, scale, 0, GROWTH, mean, error))
+        rows.append((panel, kind + EXPECTED, scale, 0, GROWTH, mean, error))
         for draw in range(config.draws):
             network = draw_network(config, width, scale, kind, draw)
             rows += [
-                (place, kind, scale, draw, *figure, None)
+                (panel, kind, scale, draw, *figure, None)
                 for figure in bend_figures(network).items()
             ]
     for ((plus, minus), scale), _ in kit.tracked(product(config.counts, config.scales), on_fates):
@@ -277,7 +277,7 @@ def judge(config: Config, table: pl.DataFrame) -> kit.Answer:
     attract = [row for row in growths if row.expected < 0]
     return kit.Answer(
         (
-            f"Seen and derived fates of poles differ in {wrong} of {plural(layers, 'layer')}.",
+            f"Measured and derived fates of poles differ in {wrong} of {plural(layers, 'layer')}.",
             "The logarithm of a bend's growth is off the derived one by "
             f"{short(max(errors.values()))} in any layer, its means over layers by {short(off)} "
             "standard errors at most.",

@@ -70,7 +70,7 @@ ENTRY = kit.claim(
     ),
 )
 LINEAR, AFFINE, ERROR = "linear_rank_change", "affine_rank_change", "relative_error"
-CHARTS = (kit.Drawing("by_setting", "A curve for each place of the tokens.", AFFINE),)
+CHARTS = (kit.Drawing("by_setting", "A curve for each location of the tokens.", AFFINE),)
 _ROUNDING = 1e-12
 
 Vector = list[Fraction]
@@ -132,7 +132,7 @@ def _above_section(numbers: Numbers, dimension: int) -> Vector:
     return [length * x for x in (Fraction(3, 5), *(x * 4 / 5 for x in numbers.unit(dimension)))]
 
 
-PLACES: dict[str, Callable[[Numbers, int], Vector]] = {
+SITES: dict[str, Callable[[Numbers, int], Vector]] = {
     "in a subspace": _in_subspace,
     "on a plane that misses 0": _on_plane,
     "on rays through a section of the sphere": _above_section,
@@ -142,7 +142,7 @@ PLACES: dict[str, Callable[[Numbers, int], Vector]] = {
 def measure(config: Config, on_step: kit.OnStep) -> pl.DataFrame:
     """Both changes of rank for every draw, and how far float64's LayerNorm is off the exact one."""
     if isqrt(config.width) ** 2 != config.width:
-        raise InputError(f"width={config.width} has no whole root; choose 4, 9, 16, 25, 36 or 49.")
+        raise InputError(f"width={config.width} is not a square; choose 4, 9, 16, 25, 36 or 49.")
     if not config.dimensions or not 0 < min(config.dimensions) <= max(config.dimensions) < (
         config.width - 1
     ):
@@ -150,11 +150,11 @@ def measure(config: Config, on_step: kit.OnStep) -> pl.DataFrame:
             f"dimensions={config.dimensions}: expected some from 1 to {config.width - 2}."
         )
     rows = []
-    cases = [(place, dimension) for place in PLACES for dimension in config.dimensions]
-    for (place, dimension), _ in kit.tracked(cases, on_step):
+    cases = [(site, dimension) for site in SITES for dimension in config.dimensions]
+    for (site, dimension), _ in kit.tracked(cases, on_step):
         for draw in range(config.draws):
-            numbers = Numbers(config.seed, config.largest, place, dimension, draw)
-            tokens = draw_tokens(numbers, place, dimension, config.width)
+            numbers = Numbers(config.seed, config.largest, site, dimension, draw)
+            tokens = draw_tokens(numbers, site, dimension, config.width)
             normed = layer_norm(tokens)
             gains = [(2 * numbers.whole(0, 1) - 1) * numbers.positive() for _ in tokens[0]]
             bias = [numbers.positive() for _ in tokens[0]]
@@ -165,12 +165,12 @@ def measure(config: Config, on_step: kit.OnStep) -> pl.DataFrame:
                 AFFINE: affine_rank(shifted) - affine_rank(tokens),
                 ERROR: float64_error(tokens, normed),
             }
-            rows += [(place, float(dimension), draw, *figure) for figure in figures.items()]
+            rows += [(site, float(dimension), draw, *figure) for figure in figures.items()]
     table = tables.from_rows(("variant", "setting", "sample", "metric", "value"), rows)
     return tables.joined({"dimension": table}, column="parameter")
 
 
-def draw_tokens(numbers: Numbers, place: str, dimension: int, width: int) -> Matrix:
+def draw_tokens(numbers: Numbers, site: str, dimension: int, width: int) -> Matrix:
     """Just enough tokens to fill their place, turned at random, all with the same mean.
 
     Two reflections turn coordinates into features: a random one, and the one that takes the first
@@ -183,7 +183,7 @@ def draw_tokens(numbers: Numbers, place: str, dimension: int, width: int) -> Mat
     mean = numbers.positive()
     tokens = []
     for _ in range(dimension + 2):
-        point = PLACES[place](numbers, dimension)
+        point = SITES[site](numbers, dimension)
         turned = reflect(point + [Fraction(0)] * (width - 1 - len(point)), axis)
         tokens.append([x + mean for x in reflect([Fraction(0), *turned], diagonal)])
     return tokens
@@ -221,19 +221,19 @@ def deviation(row: Vector) -> Fraction:
 def rank(rows: Matrix) -> int:
     """By elimination."""
     rows = [row[:] for row in rows]
-    found = 0
+    pivots = 0
     for column in range(len(rows[0])):
-        pivot = next((at for at in range(found, len(rows)) if rows[at][column]), None)
+        pivot = next((at for at in range(pivots, len(rows)) if rows[at][column]), None)
         if pivot is None:
             continue
-        rows[found], rows[pivot] = rows[pivot], rows[found]
-        head = rows[found]
-        for below in range(found + 1, len(rows)):
+        rows[pivots], rows[pivot] = rows[pivot], rows[pivots]
+        head = rows[pivots]
+        for below in range(pivots + 1, len(rows)):
             factor = rows[below][column] / head[column]
             if factor:
                 rows[below] = [x - factor * y for x, y in zip(rows[below], head, strict=True)]
-        found += 1
-    return found
+        pivots += 1
+    return pivots
 
 
 def affine_rank(rows: Matrix) -> int:
@@ -244,12 +244,12 @@ def affine_rank(rows: Matrix) -> int:
 
 def float64_error(tokens: Matrix, normed: Matrix) -> float:
     """The largest difference of the networks' LayerNorm in float64 from the exact one."""
-    given, exact = (
+    rounded, exact = (
         torch.tensor([[float(x) for x in row] for row in rows], dtype=torch.float64)
         for rows in (tokens, normed)
     )
     norm = build_norm("layer", len(tokens[0]), eps=0.0, bias=True).double()
-    return float((norm(given) - exact).abs().max().detach())
+    return float((norm(rounded) - exact).abs().max().detach())
 
 
 class Changes(NamedTuple):
@@ -262,9 +262,9 @@ class Changes(NamedTuple):
 def judge(config: Config, table: pl.DataFrame) -> kit.Answer:
     """For every place of the tokens both ranks; beyond, what was said of the affine rank."""
     del config
-    places = table["variant"].unique(maintain_order=True).to_list()
+    sites = table["variant"].unique(maintain_order=True).to_list()
     linear, affine = (
-        {place: _changes(table.filter(variant=place, metric=metric)) for place in places}
+        {site: _changes(table.filter(variant=site, metric=metric)) for site in sites}
         for metric in (LINEAR, AFFINE)
     )
     values = table.filter(metric=AFFINE)["value"].to_list()
@@ -279,10 +279,10 @@ def judge(config: Config, table: pl.DataFrame) -> kit.Answer:
             "most.",
         ),
         stated={
-            **{f"linear rank, tokens {place}": linear[place] == (0, 0) for place in places},
+            **{f"linear rank, tokens {site}": linear[site] == (0, 0) for site in sites},
             **{
-                f"affine rank within one, tokens {place}": max(map(abs, affine[place])) <= 1
-                for place in places
+                f"affine rank within one, tokens {site}": max(map(abs, affine[site])) <= 1
+                for site in sites
             },
             "float64 agrees": error < _ROUNDING,
         },
@@ -296,7 +296,7 @@ def judge(config: Config, table: pl.DataFrame) -> kit.Answer:
             kit.Listing(
                 "Changes of rank under LayerNorm",
                 ("tokens", "linear rank", "affine rank"),
-                tuple((place, *map(_in_words, (linear[place], affine[place]))) for place in places),
+                tuple((site, *map(_in_words, (linear[site], affine[site]))) for site in sites),
                 "Over all draws and dimensions, in exact arithmetic.",
             ),
         ),

@@ -47,7 +47,7 @@ ENTRY = kit.claim(
             "Participation of weights",
             "Σ P²",
             "linear",
-            "1 = one key per query; 1 / n = all alike",
+            "1 = one key per query; 1 / n = uniform",
             "Σ_j P_ij², the mean over the queries: one over the number of keys that share a "
             "query's attention.",
             includes=(0.0, 1.0),

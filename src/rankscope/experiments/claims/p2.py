@@ -23,8 +23,8 @@ from rankscope.numerals import short
 
 ENTRY = kit.claim(
     "P2",
-    "Branches scaled by 1/√L hold off rank collapse at any depth L; without the scale tokens "
-    "become alike, and the gradients of queries and keys vanish beside those of values.",
+    "Branches scaled by 1/√L prevent rank collapse at any depth L; without the scale tokens "
+    "become alike, and the gradients of queries and keys vanish relative to those of values.",
     source="Noci et al. 2022, residual scaling",
     domain="random networks without norms under uniform attention, and post-norm ones",
     beyond="pre-norm networks, whose stream grows by itself",
@@ -37,7 +37,7 @@ ENTRY = kit.claim(
             "Gradients of queries and keys over values",
             "‖query‖ / ‖value‖, last to first layer",
             "log",
-            "0 = queries and keys of the last layer learn nothing",
+            "0 = queries and keys of the last layer do not learn",
             "The larger of the gradients of the query and key weights over that of the value "
             "weights, in the last layer, over the same in the first.",
             includes=(1.0,),
@@ -60,8 +60,8 @@ CHARTS = (
     kit.Drawing("by_setting", "Mean cosine after the last layer.", _COSINE),
     kit.Drawing(
         "by_setting",
-        "The last layer's gradients of queries and keys over those of values, in parts of the "
-        "first layer's.",
+        "The last layer's gradients of queries and keys over those of values, relative "
+        "to the first layer's.",
         _GRADIENTS,
     ),
 )

@@ -37,7 +37,7 @@ ENTRY = kit.claim(
     "norms scaled by 1/√ℓ prevent it?",
     domain="random pre-norm networks with LeCun's weights, at initialisation; trained models not "
     "tested",
-    beyond="what the variance implies for the layers at initialisation, and other weights",
+    beyond="consequences of the variance for the layers at initialisation, and other weights",
     seconds=22,
     metrics=(
         kit.Metric(
@@ -62,7 +62,7 @@ _FALLING = -0.5  # the exponent below which a layer's share falls
 _INVERSE = (-1.15, -0.85)  # exponents of a layer's share that count as 1/ℓ
 CHARTS = (
     kit.Drawing("by_depth", "The tokens' mean square over the input's.", _VARIANCE),
-    kit.Drawing("by_depth", "What a layer changes of the stream.", _SHARE),
+    kit.Drawing("by_depth", "The share of the stream that a layer changes.", _SHARE),
 )
 Curves = Mapping[tuple[str, str, str], Sequence[float]]
 """By model, variant and metric, the mean over draws, layer by layer."""
@@ -206,7 +206,7 @@ def judge(config: Config, table: pl.DataFrame) -> kit.Answer:
     for model in others:
         both = checks[model] | derived[model]
         beyond |= {f"{model}, {name}": ok for name, ok in both.items()}
-    against = "; ".join(name for name, held in beyond.items() if not held)
+    against = "; ".join(name for name, holds in beyond.items() if not holds)
     figures: dict[str, float] = {}
     for name in (PLAIN, SCALED):
         shares = curves[usual, f"{name}, {CHAINED}", _SHARE]
@@ -233,7 +233,7 @@ def judge(config: Config, table: pl.DataFrame) -> kit.Answer:
 def _verdict(curves: Curves, model: str, checks: Mapping[str, bool], networks: int) -> str:
     """What is supported at initialisation and what is not, with the exponent of the growth."""
     sides = [
-        ", ".join(name for name, held in checks.items() if held is side) for side in (True, False)
+        ", ".join(name for name, holds in checks.items() if holds is side) for side in (True, False)
     ]
     growth = _growth(curves, model, PLAIN, MEASURED)
     return (

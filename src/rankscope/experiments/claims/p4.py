@@ -34,8 +34,8 @@ ENTRY = kit.claim(
     "before it, and linearly with norms on both sides of each branch (sandwich); tokens collapse "
     "exponentially in the first, polynomially in the others, most slowly in the sandwich.",
     source="Kim et al. 2025, Peri-LN; Karagodin et al. 2025, speed of collapse (as summarised)",
-    question="Does the place of the norm set the growth of the stream and the speed of the "
-    "collapse, in the order that is claimed?",
+    question="Does the placement of the norm determine the growth of the stream and the speed of "
+    "the collapse, in the claimed order?",
     domain="random transformers with RMSNorm and LeCun's weights, at initialisation; the growth of "
     "pre-norm during training not tested",
     beyond="the growth of pre-norm at initialisation, and weights that are not LeCun's",
@@ -94,13 +94,13 @@ class Config(kit.Config):
     draws: int = 6
     networks: int = 3
 
-    def spec(self, place: str, scale: float) -> Spec:
+    def spec(self, placement: str, scale: float) -> Spec:
         return Spec(
             self.layers,
             self.heads,
             self.width,
             norm="rms",
-            norm_place=PLACES[place],
+            norm_place=PLACES[placement],
             bias=False,
             init=Init("lecun", scale),
         )
@@ -115,13 +115,13 @@ def measure(config: Config, on_step: kit.OnStep) -> pl.DataFrame:
     return tables.from_rows(("model", "variant", "layer", "sample", "metric", "value"), rows)
 
 
-def _rows(config: Config, scale: float, place: str) -> Iterator[Row]:
+def _rows(config: Config, scale: float, placement: str) -> Iterator[Row]:
     """Predicted, then measured."""
-    model, spec = f"LeCun × {scale:g}", config.spec(place, scale)
+    model, spec = f"LeCun × {scale:g}", config.spec(placement, scale)
     kernel = overlap_kernel(config.tokens, config.overlap)
     predicted = predict(spec, kernel=kernel, draws=config.draws, seed=config.seed, gradients=True)
     for draw in range(config.draws):
-        label = (model, f"{place}, {PREDICTED}")
+        label = (model, f"{placement}, {PREDICTED}")
         values = {name: by_draw[:, draw, 0].tolist() for name, by_draw in predicted.values.items()}
         norms, gradients = values["token_norm"], values["state_gradient"]
         for layer, (norm, dispersion) in enumerate(zip(norms, values[_DISPERSION], strict=True)):
@@ -130,7 +130,7 @@ def _rows(config: Config, scale: float, place: str) -> Iterator[Row]:
         yield *label, config.layers, draw, _GRADIENT, gradients[0] / gradients[-1]
     x = overlapping_tokens(config.tokens, config.width, config.overlap, config.seed).unsqueeze(0)
     for draw in range(config.networks):
-        label = (model, f"{place}, {MEASURED}")
+        label = (model, f"{placement}, {MEASURED}")
         network = Network.random(spec, seed=config.seed + draw, dtype=torch.float64)
         with torch.no_grad():
             states = [x, *network.states(x)]
@@ -183,13 +183,13 @@ def judge(_: Config, table: pl.DataFrame) -> kit.Answer:
     }
     if others:
         beyond |= _across(curves, scales)
-    unsupported = ", ".join(question for question, held in checks[usual].items() if not held)
-    against = "; ".join(question for question, held in beyond.items() if not held)
+    unsupported = ", ".join(question for question, holds in checks[usual].items() if not holds)
+    against = "; ".join(question for question, holds in beyond.items() if not holds)
     last = {
-        (scale, place): [
-            curves[scale, f"{place}, {source}", _DISPERSION][-1] for source in _SOURCES
+        (scale, placement): [
+            curves[scale, f"{placement}, {source}", _DISPERSION][-1] for source in _SOURCES
         ]
-        for scale, place in product(scales, PLACES)
+        for scale, placement in product(scales, PLACES)
     }
     off = max(predicted.errors_from(measured) for predicted, measured in last.values())
     return kit.Answer(
@@ -202,8 +202,8 @@ def judge(_: Config, table: pl.DataFrame) -> kit.Answer:
         beyond=beyond or None,
         on_beyond={"depends": f"the weights: not supported for {against}"},
         key_figures={
-            f"log10 of the relative dispersion, {place}, {scale}": predicted.value
-            for (scale, place), (predicted, _) in last.items()
+            f"log10 of the relative dispersion, {placement}, {scale}": predicted.value
+            for (scale, placement), (predicted, _) in last.items()
         },
         listings=(
             kit.Listing(
@@ -227,17 +227,19 @@ def growth(sizes: Sequence[Mean]) -> Mean:
 def _checks(curves: Curves, scale: str, source: str) -> dict[str, bool]:
     low, high = _LINEAR
     sizes, logs = (
-        {place: curves[scale, f"{place}, {source}", metric] for place in PLACES}
+        {placement: curves[scale, f"{placement}, {source}", metric] for placement in PLACES}
         for metric in (_VARIANCE, _DISPERSION)
     )
-    steady = {place: steadiness([mean.value for mean in curve]) for place, curve in logs.items()}
+    steady = {
+        placement: steadiness([mean.value for mean in curve]) for placement, curve in logs.items()
+    }
     sandwich = growth(sizes["sandwich"])
     granted = _ERRORS * sandwich.error
 
-    def ahead(place: str, sign: int) -> bool:
+    def ahead(placement: str, sign: int) -> bool:
         """Whether a place ends above (1) or below (−1) all others, clearly."""
-        others = [curve[-1] for name, curve in logs.items() if name != place]
-        end = logs[place][-1]
+        others = [curve[-1] for name, curve in logs.items() if name != placement]
+        end = logs[placement][-1]
         return all(
             sign * (end.value - other.value) > 0 and end.errors_from(other) >= _ERRORS
             for other in others
@@ -264,8 +266,8 @@ def _grows_linearly(sizes: Sequence[Mean]) -> bool:
 def _across(curves: Curves, scales: Sequence[str]) -> dict[str, bool]:
     """Whether pre-norm depends more on the weights than the sandwich does."""
 
-    def spread(place: str, metric: str) -> float:
-        ends = [curves[scale, f"{place}, {PREDICTED}", metric][-1].value for scale in scales]
+    def spread(placement: str, metric: str) -> float:
+        ends = [curves[scale, f"{placement}, {PREDICTED}", metric][-1].value for scale in scales]
         return max(ends) / min(ends)
 
     return {
@@ -275,15 +277,15 @@ def _across(curves: Curves, scales: Sequence[str]) -> dict[str, bool]:
     }
 
 
-def _entries(curves: Curves, scale: str, place: str) -> tuple[str | float | None, ...]:
+def _entries(curves: Curves, scale: str, placement: str) -> tuple[str | float | None, ...]:
     """What is predicted of a place of the norm at a scale of the weights, for the listing."""
     dispersions, sizes, gradients = (
-        curves[scale, f"{place}, {PREDICTED}", metric]
+        curves[scale, f"{placement}, {PREDICTED}", metric]
         for metric in (_DISPERSION, _VARIANCE, _GRADIENT)
     )
     logs, grown = [mean.value for mean in dispersions], growth(sizes)
     power = f"{short(grown.value, digits=2)} ± {short(grown.error, digits=1)}"
     return (
-        *(scale, place, power_of_ten(logs[-1]), round(steadiness(logs), 3), sizes[-1].value),
+        *(scale, placement, power_of_ten(logs[-1]), round(steadiness(logs), 3), sizes[-1].value),
         *(power if grown.value else None, gradients[-1].value),
     )

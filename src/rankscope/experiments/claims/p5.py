@@ -29,7 +29,7 @@ from rankscope.streams import stream
 ENTRY = kit.claim(
     "P5",
     "No row of attention over T tokens has less entropy than the worst logits of norm ‖W_K "
-    "W_Qᵀ‖·‖XXᵀ‖ have, and some layer has as little.",
+    "W_Qᵀ‖·‖XXᵀ‖, and some layer attains it.",
     source="Zhai et al. 2023, theorem on entropy",
     question="Is any row's entropy below the bound, and is the bound informative?",
     domain="one softmax over any tokens and weights, without mask and biases",
@@ -150,12 +150,12 @@ def _entropies(network: Network, x: Tensor) -> dict[str, float]:
 
 
 def judge(_: Config, table: pl.DataFrame) -> kit.Answer:
-    """Below the bound is false; attained is tight; a tenth of what is measured says something.
+    """Below the bound is false; attained is tight; a tenth of the measured value is informative.
 
     The claim holds if no row of a random layer has less entropy than either bound, if descent finds
     nothing below the bound and comes within a thousandth of it, if one layer attains it, and if of
     all two-level logits those with one key above the others have the least entropy. Beyond it, at
-    each size and scale the bound from the weights says something if it is a tenth or more of the
+    each size and scale the bound from the weights is informative if it is a tenth or more of the
     smallest row's entropy in every network.
     """
     panels: dict[tuple[str, float], dict[str, list[float]]] = {}
@@ -169,7 +169,7 @@ def judge(_: Config, table: pl.DataFrame) -> kit.Answer:
         f"{size}, weights × {scale:g}": min(_shares(values, WEIGHTS)) >= _SAYS
         for (size, scale), values in layers.items()
     }
-    held = [case for case, ok in says.items() if ok]
+    holds = [case for case, ok in says.items() if ok]
     return kit.Answer(
         (
             *(_sentence(size, layers) for size in dict.fromkeys(size for size, _ in layers)),
@@ -190,12 +190,12 @@ def judge(_: Config, table: pl.DataFrame) -> kit.Answer:
         },
         beyond=says,
         on_beyond={
-            "depends": f"the scale of the weights: the bound is informative in {len(held)} of "
-            f"{len(says)} settings: {'; '.join(held)}"
+            "depends": f"the scale of the weights: the bound is informative in {len(holds)} of "
+            f"{len(says)} settings: {'; '.join(holds)}"
         },
         key_figures={
             "smallest entropy found over the bound, largest": max(over),
-            "settings of which the bound says something, share": len(held) / len(says),
+            "settings in which the bound is informative, share": len(holds) / len(says),
         },
     )
 

@@ -86,7 +86,7 @@ CHARTS = tuple(
 
 @checked
 @dataclass(frozen=True)
-class Setting:
+class HeadSetting:
     """What is varied beside the length: the tokens' overlap, and the width of a head (0: T)."""
 
     name: str
@@ -106,16 +106,16 @@ class Config(kit.Config):
     """
 
     tokens: tuple[Annotated[int, Range(8, 4096)], ...] = (64, 128, 256, 512)
-    settings: tuple[Setting, ...] = (
-        Setting("orthogonal tokens, one head of width T"),
-        Setting("orthogonal tokens, heads of width 16", head_width=16),
-        Setting("tokens of overlap 0.3, one head of width T", overlap=0.3),
+    settings: tuple[HeadSetting, ...] = (
+        HeadSetting("orthogonal tokens, one head of width T"),
+        HeadSetting("orthogonal tokens, heads of width 16", head_width=16),
+        HeadSetting("tokens of overlap 0.3, one head of width T", overlap=0.3),
     )
     """The first is the claim's own, the others lie beyond it."""
     networks: int = 3
     draws: int = 4
 
-    def spec(self, setting: Setting, tokens: int) -> Spec:
+    def spec(self, setting: HeadSetting, tokens: int) -> Spec:
         head_width = setting.head_width or tokens
         return Spec.pure_attention(
             1,
@@ -142,7 +142,7 @@ def measure(config: Config, on_step: kit.OnStep) -> pl.DataFrame:
 
 
 def _contexts(
-    config: Config, setting: Setting, tokens: int
+    config: Config, setting: HeadSetting, tokens: int
 ) -> Iterator[tuple[str, int, dict[str, float]]]:
     """Figures by variant and draw, measured, then predicted."""
     spec = config.spec(setting, tokens)
@@ -203,14 +203,14 @@ def judge(_: Config, table: pl.DataFrame) -> kit.Answer:
     stated, beyond = _checks(curves, settings[0]), dict[str, bool]()
     for setting in settings:
         # The paper measures the Gram matrix; the output is asked about here.
-        own = {_OUTPUT: stated.pop(_OUTPUT)} if setting == settings[0] else None
-        checks = own or _checks(curves, setting)
+        output_check = {_OUTPUT: stated.pop(_OUTPUT)} if setting == settings[0] else None
+        checks = output_check or _checks(curves, setting)
         checks["tokens become alike"] = all(
             exponent(curves[setting, source, _DISPERSION]) <= _FALLS
             for source in (NETWORKS, PREDICTED)
         )
-        beyond |= {f"{setting}: {question}": held for question, held in checks.items()}
-    against = "; ".join(case for case, held in beyond.items() if not held)
+        beyond |= {f"{setting}: {question}": holds for question, holds in checks.items()}
+    against = "; ".join(case for case, holds in beyond.items() if not holds)
     off = max(
         mean.errors_from(curves[setting, PREDICTED, _DISPERSION][length])
         for setting in settings

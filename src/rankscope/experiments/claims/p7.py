@@ -50,7 +50,7 @@ ENTRY = kit.claim(
     "gradients, forecast the loss a network reaches.",
     source="Cowsik et al. 2024, abstract",
     question="Which figure, known before training, predicts the final loss?",
-    domain="networks that learn to sort: depth, norm place, skips and scale of weights varied",
+    domain="networks that learn to sort: depth, norm placement, skips and scale of weights varied",
     beyond="comparison with figures that need no prediction",
     seconds=150,
     metrics=(
@@ -61,7 +61,7 @@ ENTRY = kit.claim(
             "linear",
             "0 = every token certain and right",
             "The cross-entropy of a trained network on new examples, in nats a token, and at most "
-            "that of a guess that does not look.",
+            "that of a guess that ignores the sequence.",
             includes=(0.0,),
         ),
         kit.Metric(
@@ -69,7 +69,7 @@ ENTRY = kit.claim(
             "Explainable share",
             "1 − s²/n / var",
             "linear",
-            "1 = seeds agree, so that all is the designs'",
+            "1 = seeds agree: designs explain all differences",
             "The share of the differences in loss between designs that is not the chance of n "
             "seeds, whose variance is s².",
             includes=(0.0, 1.0),
@@ -99,7 +99,7 @@ ENTRY = kit.claim(
             "Rank correlation",
             "Spearman's r",
             "linear",
-            "1 = forecasts have the order of what is reached",
+            "1 = forecasts rank the losses correctly",
             "The correlation of the ranks of forecast and reached losses, over designs left out.",
             includes=(0.0, 1.0),
         ),
@@ -114,13 +114,13 @@ _COLUMNS: Final = ("run", "model", "variant", "parameter", "setting", "sample", 
 _LEARNT: Final = 0.1  # by how much less than a guess's the loss of a design that learns is
 _SYMBOLS = Sorting().symbols
 _PLAN: Final = Plan(2, 32, Recipe(100, 16, warmup=10), 2000, 200, 0.9, tokens=6)
-_ALONG = "Each curve is one norm place and its skips; along it the scale of the weights changes."
+_ALONG = "Each curve is one norm placement and its skips; along it the scale of weights changes."
 CHARTS = tuple(
     kit.Drawing("by_setting", caption, LOSS, only={"parameter": parameters})
     for caption, parameters in (
         (_ALONG, tuple(f"{DISTANCE}, {start}" for start in STARTS)),
         (_ALONG, tuple(f"{name}, {start}" for name in (ANGLE, GRADIENT) for start in STARTS)),
-        ("The map: each curve is one norm place and its skips.", (SCALE,)),
+        ("The map: each curve is one norm placement and its skips.", (SCALE,)),
     )
 )
 
@@ -129,7 +129,7 @@ class Design(NamedTuple):
     """One point of the map; ``place`` is that of the norms, as a ``Spec`` has it and checks it."""
 
     layers: int
-    place: str
+    placement: str
     attention_skip: float
     mlp_skip: float
     scale: float
@@ -168,8 +168,8 @@ class Config(kit.Config):
     def designs(self) -> tuple[Design, ...]:
         """The whole map; designs that differ only in the scale of their weights stand together."""
         return tuple(
-            Design(layers, place, *skips, scale)
-            for layers, place, skips, scale in product(
+            Design(layers, placement, *skips, scale)
+            for layers, placement, skips, scale in product(
                 self.depths, self.places, self.skips, self.scales
             )
         )
@@ -181,7 +181,7 @@ class Config(kit.Config):
 
     @property
     def guess(self) -> float:
-        """The loss of a guess that does not look."""
+        """The loss of a guess that ignores the sequence."""
         return guess_loss(_SYMBOLS, self.plan.tokens)
 
     def spec(self, design: Design) -> Spec:
@@ -191,7 +191,7 @@ class Config(kit.Config):
             self.plan.heads,
             self.plan.width,
             mlp_ratio=self.mlp_ratio,
-            norm_place=cast(Literal["pre", "post", "both"], design.place),
+            norm_place=cast(Literal["pre", "post", "both"], design.placement),
             activation="silu",
             gated=True,
             attention_skip=design.attention_skip,
@@ -267,8 +267,8 @@ def _train(config: Config, on_step: kit.OnStep) -> list[list[float]]:
         }
         by_rate = reached_losses(specs, config.plan, config.rates, on_shape, most=config.guess)
         for start in range(0, len(specs), seeds):
-            whole = [losses[start : start + seeds] for losses in by_rate]
-            parts = [_of_run(config, whole, run) for run in range(config.runs)]
+            by_seed = [losses[start : start + seeds] for losses in by_rate]
+            parts = [_of_run(config, by_seed, run) for run in range(config.runs)]
             better.append([loss for part in parts for loss in min(part, key=sum)])
     return better
 
@@ -294,7 +294,7 @@ def forecast_table(
     members: dict[str, list[int]] = {group: [] for group in config.groups}
     for number, (design, reached) in enumerate(zip(config.designs, losses, strict=True)):
         depth, start = plural(design.layers, "layer"), f"scale {design.scale:g}"
-        branch = f"{design.place}-norm, skips {design.attention_skip:g} and {design.mlp_skip:g}"
+        branch = f"{design.placement}-norm, skips {design.attention_skip:g} and {design.mlp_skip:g}"
         rows += [
             (start, depth, branch, name, setting, sample, LOSS, loss)
             for name, setting in settings[number].items()
@@ -367,9 +367,9 @@ def judge(config: Config, table: pl.DataFrame) -> kit.Answer:
             _describe_zero(table, config.guess),
         ),
         stated={
-            f"{start}, run {run}": held
+            f"{start}, run {run}": holds
             for start in STARTS
-            for run, held in enumerate(enough[start], 1)
+            for run, holds in enumerate(enough[start], 1)
         }
         if tried
         else {},
@@ -377,7 +377,7 @@ def judge(config: Config, table: pl.DataFrame) -> kit.Answer:
             "holds": words,
             "fails": words,
             "depends": f"where exponents are taken, and on the seed: {words}"
-            if any(0 < sum(held) < config.runs for held in enough.values())
+            if any(0 < sum(holds) < config.runs for holds in enough.values())
             else f"where exponents are taken: {words}",
             "not tried": "the designs differ by no more than the seeds do",
         },
@@ -469,7 +469,7 @@ def _describe_zero(table: pl.DataFrame, guess: float) -> str:
         for start in STARTS
     )
     return (
-        f"{learnt.sum()} of {len(losses)} designs learn more than a guess knows (loss "
+        f"{learnt.sum()} of {len(losses)} designs beat a guess (loss "
         f"{guess:.2f}). The paper adds that loss is least where both exponents vanish: the rank "
         f"correlation of their distance from zero with the loss is {among}."
     )

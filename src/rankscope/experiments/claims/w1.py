@@ -59,7 +59,7 @@ _CENTERED = "all masks with a center"
 
 @checked
 @dataclass(frozen=True)
-class Values:
+class ValueScaling:
     """Values that are scaled, or not orthogonal; ``uniform`` attention does not follow the states.
 
     Hidden states that grow make ordinary attention one-hot, so that its weights have no bound
@@ -74,14 +74,14 @@ class Values:
     scores: float = 1.0
 
 
-class Case(NamedTuple):
+class MaskCase(NamedTuple):
     """A network: the masks that its layers take in turn, one or several, and its values."""
 
     panel: str
     name: str
     masks: tuple[Mask, ...]
     tokens: int
-    values: Values = Values("orthogonal")
+    values: ValueScaling = ValueScaling("orthogonal")
 
 
 @dataclass(frozen=True)
@@ -90,7 +90,7 @@ class Config(depths.DeepConfig):
 
     Values are orthogonal, so that their products are bounded by 1, but in ``values``, under one
     mask. Layers of ``changing`` masks take them in turn. Under most masks ε is so small that the
-    theorem's bound stays above the input's μ and says nothing; among ``few`` tokens (each mask with
+    theorem's bound stays above the input's μ and is vacuous; among ``few`` tokens (each mask with
     their number) whose logits are ``weak`` times as large it is close to what happens.
     """
 
@@ -102,11 +102,11 @@ class Config(depths.DeepConfig):
     without_center: tuple[str, ...] = ("block:16", "window:4 & block:24")
     few: tuple[tuple[str, int], ...] = (("causal", 2), ("star:1", 4))
     weak: float = 0.1
-    values: tuple[Values, ...] = (
-        Values("values × 0.5", 0.5),
-        Values("values × 1.1", 1.1),
-        Values("values × 1.1 under uniform attention", 1.1, uniform=True),
-        Values("random values", init="lecun"),
+    values: tuple[ValueScaling, ...] = (
+        ValueScaling("values × 0.5", 0.5),
+        ValueScaling("values × 1.1", 1.1),
+        ValueScaling("values × 1.1 under uniform attention", 1.1, uniform=True),
+        ValueScaling("random values", init="lecun"),
     )
     values_mask: str = "window:8"
     changing: tuple[tuple[str, ...], ...] = (
@@ -115,7 +115,7 @@ class Config(depths.DeepConfig):
         ("block:16", "block:8"),
     )
 
-    def cases(self) -> list[Case]:
+    def cases(self) -> list[MaskCase]:
         """Every network that is tried, panel by panel; random masks follow the seed."""
 
         def masks(*names: str) -> tuple[Mask, ...]:
@@ -124,15 +124,17 @@ class Config(depths.DeepConfig):
         single = {WINDOWS: self.windows, OTHERS: self.others, NO_CENTER: self.without_center}
         turns = [(panel, masks(name)) for panel, names in single.items() for name in names]
         turns += [(CHANGING, masks(*names)) for names in self.changing]
-        cases = [Case(p, " then ".join(map(str, turn)), turn, self.tokens) for p, turn in turns]
+        cases = [MaskCase(p, " then ".join(map(str, turn)), turn, self.tokens) for p, turn in turns]
         for name, tokens in self.few:
             (mask,) = masks(name)
-            weak = Values("weak", scores=self.weak)
-            cases.append(Case(FEW, f"{mask} of {plural(tokens, 'token')}", (mask,), tokens, weak))
+            weak = ValueScaling("weak", scores=self.weak)
+            cases.append(
+                MaskCase(FEW, f"{mask} of {plural(tokens, 'token')}", (mask,), tokens, weak)
+            )
         shared = masks(self.values_mask)
-        return cases + [Case(VALUES, v.name, shared, self.tokens, v) for v in self.values]
+        return cases + [MaskCase(VALUES, v.name, shared, self.tokens, v) for v in self.values]
 
-    def network(self, masks: tuple[Mask, ...], values: Values) -> Network:
+    def network(self, masks: tuple[Mask, ...], values: ValueScaling) -> Network:
         """One head whose layers take these masks in turn."""
         spec = Spec.pure_attention(
             self.layers,
@@ -151,17 +153,19 @@ class Config(depths.DeepConfig):
 
 
 def measure(config: Config, on_step: kit.OnStep) -> depths.Measured:
-    """μ under many masks, in scaled arithmetic, beside what the theorem promises."""
+    """μ under many masks, in scaled arithmetic, beside what the theorem guarantees."""
     parts: dict[str, list[pl.DataFrame]] = {}
     notes: dict[str, str] = {}
     alike = groupby(config.cases(), key=lambda case: (case.panel, case.tokens))
     groups = [(*shared, list(cases)) for shared, cases in alike]
     for (panel, tokens, cases), on_group in kit.tracked(groups, on_step):
         networks = {case.name: config.network(case.masks, case.values) for case in cases}
-        x, token_mask = (given[:, :tokens] for given in config.texts())
+        x, token_mask = (tensor[:, :tokens] for tensor in config.texts())
         compared = depths.compare(networks, x, token_mask, norm="fro", on_step=on_group)
         wanted = pl.col("metric").is_in(["log10_residual", depths.RELATIVE])
-        promised = {name: promise_table(one, x, token_mask) for name, one in networks.items()}
+        promised = {
+            name: promise_table(network, x, token_mask) for name, network in networks.items()
+        }
         measured = depths.dispersions(compared.table.filter(wanted))
         parts.setdefault(panel, []).extend((measured, tables.joined(promised)))
         notes |= compared.notes
@@ -175,7 +179,7 @@ def judge(config: Config, measured: depths.Measured) -> kit.Answer:
     """Each mask, and the order of their rates.
 
     On the theorem's domain a mask with a center must collapse at a steady rate or faster, with μ
-    below the bound wherever that says something; a mask without one must not; and among the
+    below the bound wherever that is informative; a mask without one must not; and among the
     two-sided windows a larger radius must not be faster. Beyond it: radii across families, μ → 0
     for other values, and changing masks, which collapse if their layers together have a center. A
     mask whose layers show no law is left out.
@@ -208,7 +212,7 @@ def judge(config: Config, measured: depths.Measured) -> kit.Answer:
             *(_order(words, compared, covered) for words, compared in pairs.items()),
             *depths.left_out(_relative_laws(covered | changing) | of_values),
         ),
-        stated=stated | {words: held for words, held in in_order.items() if words == WINDOWS},
+        stated=stated | {words: holds for words, holds in in_order.items() if words == WINDOWS},
         on={"not tried": "the layers are too few to show a law"},
         beyond=beyond or None,
         on_beyond={
@@ -217,7 +221,9 @@ def judge(config: Config, measured: depths.Measured) -> kit.Answer:
         },
         key_figures={
             "layers above the theorem's bound": float(sum(c.above for c in covered.values())),
-            "layers in which that says something": float(sum(c.compared for c in covered.values())),
+            "layers in which that bound is informative": float(
+                sum(c.compared for c in covered.values())
+            ),
         },
         listings=(_list_masks(covered | changing), *([_list_values(values)] if values else [])),
     )
@@ -230,7 +236,7 @@ def _relative_laws(curves: Mapping[str, Curve]) -> dict[str, Law]:
 def _as_stated(curves: Mapping[str, Curve]) -> dict[str, bool]:
     """Masks with a center that collapse, nowhere above the bound; others that do not.
 
-    Where the bound says nothing, the law alone decides.
+    Where the bound is vacuous, the law alone decides.
     """
 
     def holds(name: str, law: Law) -> bool:
@@ -268,20 +274,20 @@ def _count(curves: Mapping[str, Curve], stated: Mapping[str, bool]) -> str:
     )
     return (
         f"{collapsing} of {len(centered)} masks with a center collapse, exponentially or faster, "
-        "and never above the theorem's bound where that says something; "
+        "and never above the theorem's bound where it is informative; "
         f"{staying} of {len(others)} without one do not collapse."
     )
 
 
 def _compared(curves: Mapping[str, Curve]) -> Iterator[str]:
-    """Under which masks the bound says something, how often it is passed, and how nearly."""
+    """Under which masks the bound is informative, how often it is exceeded, and how tight it is."""
     centered = {name: curve for name, curve in curves.items() if math.isfinite(curve.radius)}
     binding = {name: curve for name, curve in centered.items() if curve.compared}
     if not centered:
         return
     if not binding:
         yield (
-            "The theorem's bound says nothing under any of these masks: it is never below the "
+            "The theorem's bound is vacuous under any of these masks: it is never below the "
             "input's μ, so that they are judged by their law alone."
         )
         return
@@ -289,7 +295,7 @@ def _compared(curves: Mapping[str, Curve]) -> Iterator[str]:
     rest = len(centered) - len(binding)
     alone = f"; the other {rest} are judged by their law alone" if rest else ""
     yield (
-        "The theorem's bound says something, that is, promises a smaller μ than the input's, under "
+        "The theorem's bound is informative (below the input's μ) under "
         f"{', '.join(binding)}{' only' if rest else ''}: μ is above it in "
         f"{sum(curve.above for curve in binding.values())} of "
         f"{sum(curve.compared for curve in binding.values())} comparisons, and comes nearest under "
@@ -359,12 +365,12 @@ def _list_values(curves: Mapping[str, Curve]) -> kit.Listing:
     """Which part of the change of μ attention has, and which the size of the states."""
     rows = []
     for name, curve in curves.items():
-        by_attention, whole = curve.relative.rate, curve.dispersion.rate
-        rates = (whole, by_attention, whole - by_attention)
+        by_attention, overall = curve.relative.rate, curve.dispersion.rate
+        rates = (overall, by_attention, overall - by_attention)
         factors = (power_of_ten(rate, digits=3) for rate in rates)
         rows.append((name, *factors, _power(curve.smallest), curve.relative.name))
     return kit.Listing(
-        "Beyond: what a layer multiplies μ by",
+        "Beyond: factor on μ per layer",
         ("values", "in all", "by attention", "by values", "ε", "relative to the tokens' size"),
         tuple(rows),
     )

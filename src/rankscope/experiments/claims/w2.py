@@ -51,7 +51,7 @@ CHARTS = (
     kit.Drawing(
         "by_depth",
         "A panel for each set of parts, a curve for each mask, on logarithmic axes as in the "
-        "figure; a curve ends where float64 has nothing left to show.",
+        "figure; a curve ends where float64 no longer resolves it.",
         depths.DISPERSION,
         {"lowest": -10.0, "log_depth": True},
     ),
@@ -82,7 +82,7 @@ class Course(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Facts:
+class PretrainedFacts:
     """Of the models that were given: which are pretrained, and how far apart each one's tokens end
     in the sample in which they are most alike, as a part of their size."""
 
@@ -90,7 +90,7 @@ class Facts:
     apart: Mapping[str, float] = field(default_factory=dict)
 
 
-def measure(config: Config, on_step: kit.OnStep) -> kit.Measured[Facts]:
+def measure(config: Config, on_step: kit.OnStep) -> kit.Measured[PretrainedFacts]:
     """The claim's shape under every mask and draw, and the models that were given."""
     on_shape, on_models = kit.parts(on_step, 5, max(len(config.models), 1))
     parts = [_bert_shape.measure(config.shape, config.seed, on_shape)]
@@ -105,10 +105,10 @@ def measure(config: Config, on_step: kit.OnStep) -> kit.Measured[Facts]:
     if not named:
         on_models(1.0)
     pretrained = [n for n, case in named.items() if not (case.at_init or case.trained_here)]
-    return kit.Measured(tables.stack(parts), facts=Facts(tuple(pretrained), apart))
+    return kit.Measured(tables.stack(parts), facts=PretrainedFacts(tuple(pretrained), apart))
 
 
-def judge(config: Config, measured: kit.Measured[Facts]) -> kit.Answer:
+def judge(config: Config, measured: kit.Measured[PretrainedFacts]) -> kit.Answer:
     """Mask by mask: whether a hundredth of the input's μ is left in every draw.
 
     A hundredth is a convention of ours; the sentences say between which ones the verdict is the
@@ -127,8 +127,8 @@ def judge(config: Config, measured: kit.Measured[Facts]) -> kit.Answer:
         f"{panel}, {mask}": course.stays is not (panel == PURE)
         for (panel, mask), course in courses.items()
         if panel in (PURE, SKIPPING, NORMED_SKIPPING, DROPOUT)
-    } | {name: held for name, held in apart.items() if name not in measured.facts.pretrained}
-    against = [name for name, held in beyond.items() if not held]
+    } | {name: holds for name, holds in apart.items() if name not in measured.facts.pretrained}
+    against = [name for name, holds in beyond.items() if not holds]
     noisy = [10**log10 for log10 in ends_with_dropout(measured.table).values()]
     return kit.Answer(
         _sentences(config.shape, normed, min(noisy)),
@@ -190,10 +190,10 @@ def ends_with_dropout(table: pl.DataFrame) -> dict[str, float]:
 
 def _by_mask(normed: Mapping[str, Course]) -> str:
     """The masks for which the claim is supported, up to which layer, and the others."""
-    kept = [mask for mask, course in normed.items() if course.stays]
+    lasting = [mask for mask, course in normed.items() if course.stays]
     lost = {mask: course.apart for mask, course in normed.items() if not course.stays}
     depth = max(course.layers for course in normed.values())
-    words = [f"supported for {', '.join(kept)} up to layer {depth}"] if kept else []
+    words = [f"supported for {', '.join(lasting)} up to layer {depth}"] if lasting else []
     if lost:
         since = [span_of(min(apart) + 1, max(apart) + 1) for apart in lost.values()]
         start = f"μ below 1% of its initial value from layer {', '.join(since)} on"
@@ -209,9 +209,9 @@ def _sentences(shape: Shape, normed: Mapping[str, Course], noisy: float) -> Iter
         f"{_by_mask(normed)}."
     )
     lost = [max(course.ends) for course in normed.values() if not course.stays]
-    kept = [min(course.ends) for course in normed.values() if course.stays]
-    if lost and kept:
-        low, high = power_of_ten(max(lost)), power_of_ten(min(kept))
+    lowest = [min(course.ends) for course in normed.values() if course.stays]
+    if lost and lowest:
+        low, high = power_of_ten(max(lost)), power_of_ten(min(lowest))
         yield f"Any other part of the input's μ from {low} to {high} gives the same verdict."
     ranks = ", ".join(f"{mask} {short(it.rank)}" for mask, it in normed.items() if it.stays)
     if ranks:
@@ -237,12 +237,11 @@ def _listing(courses: Mapping[tuple[str, str], Course]) -> kit.Listing:
         for (panel, mask), course in courses.items()
     )
     return kit.Listing(
-        "What is left of the input's μ",
+        "Share of the input's μ that remains",
         ("parts", "mask", "layers", "lasts", "in the end", "rank"),
         rows,
-        "Over the draws of all weights. Lasts: the last layer after which a hundredth of it is "
-        "left. Rank: the median stable rank in the end. Layers: as far as float64 has something to "
-        "show.",
+        "Over the draws of all weights. Lasts: the last layer after which a hundredth of it "
+        "remains. Rank: the final median stable rank. Layers: as far as float64 resolves μ.",
     )
 
 

@@ -50,7 +50,7 @@ _NEAR = 0.02  # by how much the measured factor per layer may differ from the de
 
 @checked
 @dataclass(frozen=True)
-class Run:
+class HalfSpaceRun:
     """A network and where its tokens start; ``mask`` is a name, ``ring`` among others."""
 
     mask: str
@@ -91,19 +91,19 @@ class Config(kit.Config):
     samples: int = 3
     draws: int = 3
     waver: float = 0.1
-    covered: tuple[Run, ...] = (
-        *(Run(mask, norm) for norm in _NORMS if norm not in _CENTERING for mask in _MASKS),
-        Run(RING, width=2, logits=0.0),
+    covered: tuple[HalfSpaceRun, ...] = (
+        *(HalfSpaceRun(mask, norm) for norm in _NORMS if norm not in _CENTERING for mask in _MASKS),
+        HalfSpaceRun(RING, width=2, logits=0.0),
     )
-    contrasts: tuple[Run, ...] = (
-        *(Run(mask, norm) for norm in _CENTERING for mask in _MASKS),
-        *(Run(mask, start=PAIRS) for mask in _MASKS),
-        Run(RING, start=AROUND, width=2, logits=0.0),
-        *(Run(mask, values="lecun") for mask in ("causal", "full")),
+    contrasts: tuple[HalfSpaceRun, ...] = (
+        *(HalfSpaceRun(mask, norm) for norm in _CENTERING for mask in _MASKS),
+        *(HalfSpaceRun(mask, start=PAIRS) for mask in _MASKS),
+        HalfSpaceRun(RING, start=AROUND, width=2, logits=0.0),
+        *(HalfSpaceRun(mask, values="lecun") for mask in ("causal", "full")),
     )
 
     @property
-    def runs(self) -> tuple[Run, ...]:
+    def runs(self) -> tuple[HalfSpaceRun, ...]:
         """All of them."""
         return (*self.covered, *self.contrasts)
 
@@ -170,12 +170,12 @@ def judge(config: Config, measured: depths.Measured) -> kit.Answer:
     )
 
 
-def uniform_factor(config: Config, run: Run) -> float:
+def uniform_factor(config: Config, run: HalfSpaceRun) -> float:
     """What a layer of uniform attention multiplies differences by near the end (derived)."""
     return second_eigenvalue(mask_of(run.mask, config.tokens), config.tokens)
 
 
-def laws(config: Config, table: pl.DataFrame) -> dict[Run, Law]:
+def laws(config: Config, table: pl.DataFrame) -> dict[HalfSpaceRun, Law]:
     """The law of every run, by the medians over samples and draws."""
     summary = tables.summary(table)
     return {
@@ -209,7 +209,7 @@ def start(config: Config, kind: str, width: int, seed: int) -> Tensor:
     return torch.where(side < 0, -x, x)
 
 
-def _sentences(config: Config, by_run: Mapping[Run, Law]) -> Iterator[str]:
+def _sentences(config: Config, by_run: Mapping[HalfSpaceRun, Law]) -> Iterator[str]:
     """How many runs collapse that the claim covers, and others; which show no law."""
     for words, runs in (("covers", config.covered), ("does not cover", config.contrasts)):
         decided = [by_run[run] for run in runs if by_run[run].decided]
@@ -224,7 +224,7 @@ def _sentences(config: Config, by_run: Mapping[Run, Law]) -> Iterator[str]:
         yield f"Too few layers, or too uneven, to see a law: {', '.join(undecided)}."
 
 
-def _listing(config: Config, by_run: Mapping[Run, Law]) -> kit.Listing:
+def _listing(config: Config, by_run: Mapping[HalfSpaceRun, Law]) -> kit.Listing:
     """The law of every run, beside what uniform attention under its mask does near the end."""
     rows = []
     for run, law in by_run.items():

@@ -33,7 +33,7 @@ ENTRY = kit.claim(
     "Attention and normalisation with suitable values have equilibria of every rank from one to "
     "full, and can have a stable one of full rank.",
     source="Wu et al. 2024, on LayerNorm, and figure 1 (as summarised)",
-    question="Does one step leave states of every rank where they are, and are they stable?",
+    question="Are there states of every rank that one step leaves unchanged, and are they stable?",
     domain="one head on the sphere, causal mask",
     beyond="whether the equilibria built here are stable and anisotropic",
     seconds=9,
@@ -54,13 +54,13 @@ ENTRY = kit.claim(
             "‖F(X) − X‖",
             "log",
             "Rounding, if X is an equilibrium",
-            "‖F(X) − X‖ in the Frobenius norm: how far one step moves a point that it should "
-            "leave.",
+            "‖F(X) − X‖ in the Frobenius norm: how far one step moves a point that should be "
+            "fixed.",
         ),
     ),
 )
 _METRIC = "spectral_radius"
-CHARTS = (kit.Drawing("by_setting", "A panel for what was varied.", _METRIC),)
+CHARTS = (kit.Drawing("by_setting", "A panel for each parameter.", _METRIC),)
 
 
 @dataclass(frozen=True)
@@ -175,7 +175,7 @@ def judge(config: Config, measured: kit.Measured[Built]) -> kit.Answer:
     }
     return kit.Answer(
         (
-            f"Two tokens of two features, values of ours: a state of rank {example.rank} with "
+            f"Two tokens of two features, values built here: a state of rank {example.rank} with "
             f"spectral radius {short(example.stability.radius)}, where {reached:.1%} of random "
             "starts end.",
             *(_sentence(tokens, equilibria) for tokens, equilibria in built.items()),
@@ -252,7 +252,7 @@ def _design_sentence(config: Config, design: Designs, reached: Equilibria) -> st
         f"{design.drawn_stable} of {design.drawn} random designs of full rank are stable, "
         f"{design.descended_stable} of {design.descended} after descent; the best has spectral "
         f"radius {short(design.radius)} ({verdict}, rank {design.best.rank}). "
-        f"The design and {config.starts} random starts lead to {len(reached.found)} equilibria of "
+        f"The design and {config.starts} random starts lead to {len(reached)} equilibria of "
         f"its values, {len(reached.stable)} of them stable; the share of random starts that end in "
         f"one of those: {ends or 'none'}."
     )

@@ -73,7 +73,7 @@ CHARTS = (
     kit.Drawing("by_model", "A panel for each model.", _SMALLEST),
     kit.Drawing(
         "by_depth",
-        "How many directions the tokens make use of, beside the largest rank there can be.",
+        "How many directions the tokens use, and the largest possible rank.",
         _EFFECTIVE,
         roles={LARGEST: "bound"},
     ),
@@ -158,9 +158,9 @@ def judge(_: Config, measured: kit.Measured[dict[str, str]]) -> kit.Answer:
         if name in trained
     }
     here = checks({name: it for name, it in trained.items() if name in measured.facts})
-    with_random = {f"random weights, {name}": held for name, held in checks(twins).items()}
+    with_random = {f"random weights, {name}": holds for name, holds in checks(twins).items()}
     beyond = here | with_random | more
-    against = [name for name, held in beyond.items() if not held]
+    against = [name for name, holds in beyond.items() if not holds]
     pass_one = "no pretrained model was named; pass one with --pretrained"
     tested = f"for {', '.join(pretrained)}"
     return kit.Answer(
@@ -241,7 +241,7 @@ _MEASURES: Final = {
 
 
 def _largest(subject: kit.Subject, layers: Sequence[int]) -> pl.DataFrame:
-    """The rank that no hidden state of so many tokens and features can exceed."""
+    """The rank that no hidden state of these numbers of tokens and features can exceed."""
     samples = subject.x.shape[0]
     ranks = _largest_ranks(subject.x, subject.token_mask).expand(samples).tolist()
     rows = [
@@ -312,7 +312,7 @@ def _listing(seen: Mapping[tuple[str, str], Seen]) -> kit.Listing:
         "Ranks and absolute cosines after the input",
         ("model", "weights", "lowest rank", "min σ", "|cos|"),
         tuple(rows),
-        "The lowest numerical rank of any layer and sample, as a part of the largest there can be; "
+        "The lowest numerical rank of any layer and sample, relative to the largest possible; "
         "the smallest singular value of any; the mean absolute cosine after the last layer, as the "
         "median of the samples.",
     )

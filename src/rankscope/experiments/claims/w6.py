@@ -23,7 +23,7 @@ ENTRY = kit.claim(
     "With suitable values a general class of sequences does not converge to rank one under "
     "attention and LayerNorm.",
     source="Wu et al. 2024, abstract",
-    question="Do starts in general position stay above rank one, and stay there?",
+    question="Do starts in general position stay above rank one at all depths?",
     domain="one head on the sphere, causal mask, suitable values, tokens in general position",
     beyond="other masks and norms, and random values",
     seconds=91,
@@ -108,17 +108,17 @@ def judge(config: Config, measured: depths.Measured) -> kit.Answer:
         case.name: _ends(table, case.name, APART, config)[1] == 0.0 for case in config.controls
     }
 
-    def shares(kept: bool) -> str:
+    def shares(lasting: bool) -> str:
         """What was measured on either side, where a verdict depends."""
         words = []
-        for name in (name for name, lasts in others.items() if lasts is kept):
+        for name in (name for name, lasts in others.items() if lasts is lasting):
             before, after = (f"{share:.0%}" for share in above[name])
             early = f"{before} after {config.layers} layers, "
             late = f"{after} after {4 * config.layers}"
             words.append(f"{name} ({after if before == after else early + late})")
         return ", ".join(words)
 
-    kept = [above[name][1] for name in suitable]
+    lasting = [above[name][1] for name in suitable]
     return kit.Answer(
         (
             f"A share of the starts stays above rank one with {sum(suitable.values())} of "
@@ -126,13 +126,13 @@ def judge(config: Config, measured: depths.Measured) -> kit.Answer:
             f"stays apart with {sum(controls.values())} of {len(controls)} orthogonal ones.",
         ),
         stated=suitable | controls,
-        on={"holds": f"for {min(kept):.0%} to {max(kept):.0%} of random starts"},
+        on={"holds": f"for {min(lasting):.0%} to {max(lasting):.0%} of random starts"},
         beyond=others or None,
         on_beyond={
             "depends": f"the case: a share of the starts stays above rank one with "
             f"{shares(True)}; not with {shares(False)}"
         },
-        key_figures={"starts above rank one, largest share": max(kept)},
+        key_figures={"starts above rank one, largest share": max(lasting)},
         listings=(_listing(config, table),),
         shown=(ABOVE, APART),
     )

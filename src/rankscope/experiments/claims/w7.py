@@ -169,9 +169,9 @@ def judge(config: Config, measured: depths.Measured) -> kit.Answer:
         for name, losses in by_panel.items()
         for t in config.temperatures
     )
-    against = [check for check, held in plain.items() if not held]
-    beyond = {f"LayerNorm, {check}": held for check, held in normed.items()} | to_the_end
-    lost = [check for check, held in beyond.items() if not held]
+    against = [check for check, holds in plain.items() if not holds]
+    beyond = {f"LayerNorm, {check}": holds for check, holds in normed.items()} | to_the_end
+    lost = [check for check, holds in beyond.items() if not holds]
     full = of_norm["none"][FULL]
     effects = {
         mask: (effect(losses, 0, config.shallow), effect(losses, config.shallow, config.layers))
@@ -192,11 +192,11 @@ def judge(config: Config, measured: depths.Measured) -> kit.Answer:
         on_beyond={"depends": f"the case: not supported for {'; '.join(lost)}"},
         key_figures={
             f"full mask, decades kept after {plural(config.shallow, 'layer')} by the smallest "
-            "temperature": kept(full, config.shallow)
+            "temperature": gain(full, config.shallow)
         },
         listings=(
             kit.Listing(
-                "What is left of the input's relative dispersion",
+                "Share of the input's relative dispersion that remains",
                 ("mask", "temperature", f"after {config.shallow}", f"after {config.layers} layers"),
                 rows,
                 "Geometric means over samples and draws.",
@@ -205,7 +205,7 @@ def judge(config: Config, measured: depths.Measured) -> kit.Answer:
     )
 
 
-def kept(losses: Losses, layer: int) -> float:
+def gain(losses: Losses, layer: int) -> float:
     """Decades that the smallest temperature has more left than the largest after a layer."""
     return fmean(losses[min(losses)][layer]) - fmean(losses[max(losses)][layer])
 
@@ -217,7 +217,7 @@ def checks(config: Config, by_mask: dict[str, Losses]) -> dict[str, bool]:
         {mask: -effect(losses, *span) for mask, losses in by_mask.items()}
         for span in ((0, at), (at, config.layers))
     )
-    gains = {mask: kept(losses, at) for mask, losses in by_mask.items()}
+    gains = {mask: gain(losses, at) for mask, losses in by_mask.items()}
     return {
         **{f"{mask}: slower": slower(losses, at) for mask, losses in by_mask.items()},
         **{f"full: slowed by more than {mask}": gains[FULL] > gains[mask] for mask in config.local},

@@ -49,7 +49,7 @@ ENTRY = kit.claim(
             "Starts in a half-space",
             "share",
             "linear",
-            "1 = the theorem is about every start",
+            "1 = the theorem covers every start",
             "The share of random starts whose tokens all lie in one open half-space.",
             includes=(0.0, 1.0),
         ),
@@ -78,7 +78,7 @@ _POSITIVE = 1e-9  # what a linear program leaves of 0
 
 @checked
 @dataclass(frozen=True)
-class Run:
+class WidthRun:
     """A mask and how many tokens of how many features; ``logits`` is about their deviation."""
 
     mask: str
@@ -97,15 +97,15 @@ class Config(kit.Config):
     widths: tuple[int, ...] = (1, 2, 3, 4, 6, 8, 16)
     tokens: tuple[int, ...] = (4, 8, 16)
     starts: int = 200
-    covered: tuple[Run, ...] = (
-        *(Run(mask, 8, 8) for mask in ("full", "causal", "window:2")),
-        Run("window:2", 16, 8),
-        Run(RING, 8, 8, 0.0),
+    covered: tuple[WidthRun, ...] = (
+        *(WidthRun(mask, 8, 8) for mask in ("full", "causal", "window:2")),
+        WidthRun("window:2", 16, 8),
+        WidthRun(RING, 8, 8, 0.0),
     )
-    fewer: tuple[Run, ...] = (
-        *(Run(mask, 4, 8) for mask in ("full", "causal")),
-        Run(RING, 3, 8, 0.0),
-        Run(RING, 2, 8, 0.0),
+    fewer: tuple[WidthRun, ...] = (
+        *(WidthRun(mask, 4, 8) for mask in ("full", "causal")),
+        WidthRun(RING, 3, 8, 0.0),
+        WidthRun(RING, 2, 8, 0.0),
     )
     followed: int = 32  # starts that share their weights
     draws: int = 2
@@ -118,16 +118,16 @@ def measure(config: Config, on_step: kit.OnStep) -> kit.Measured[None]:
     if any(run.width < run.tokens for run in config.covered):
         raise InputError("covered runs have at least as many features as tokens.")
     if not config.covered or any(run.width >= run.tokens for run in config.fewer):
-        raise InputError("some runs must be covered; those of fewer have fewer features.")
+        raise InputError("covered is empty, or runs in fewer have no fewer features than tokens.")
     on_counts, on_runs = kit.parts(on_step, 1, 1)
     rows: list[tuple[object, ...]] = []
     for tokens, on_tokens in kit.tracked(config.tokens, on_counts):
-        place = f"{tokens} tokens"
+        panel = f"{tokens} tokens"
         for width, _ in kit.tracked(config.widths, on_tokens):
             x = draw_starts(config.seed, config.starts, tokens, width)
             share = sum(map(in_half_space, x)) / config.starts
-            rows.append((place, COUNTED, float(width), SHARE, share))
-            rows.append((place, WENDEL, float(width), SHARE, wendel(tokens, width)))
+            rows.append((panel, COUNTED, float(width), SHARE, share))
+            rows.append((panel, WENDEL, float(width), SHARE, wendel(tokens, width)))
     names = ("model", "variant", "setting", "metric", "value")
     counted = tables.joined({"features": tables.from_rows(names, rows)}, column="parameter")
     parts, notes = [counted], dict[str, str]()
@@ -139,7 +139,7 @@ def measure(config: Config, on_step: kit.OnStep) -> kit.Measured[None]:
     return kit.Measured(tables.stack(parts), notes, about={"dispersion": "Frobenius norm"})
 
 
-def follow(config: Config, run: Run, draw: int) -> tuple[pl.DataFrame, Mapping[str, str]]:
+def follow(config: Config, run: WidthRun, draw: int) -> tuple[pl.DataFrame, Mapping[str, str]]:
     """The relative dispersion of every start, layer by layer, and what becomes of them."""
     logits = run.logits * run.width
     mask = mask_of(run.mask, run.tokens)
@@ -269,10 +269,10 @@ def compare(config: Config, table: pl.DataFrame) -> list[tuple[int, int, float, 
     joined = counted.join(rows.filter(variant=WENDEL).select(*keys, "value"), on=keys)
     return [
         (
-            int(place.split()[0]),
+            int(panel.split()[0]),
             int(width),
             share,
             float(binomtest(round(share * config.starts), config.starts, chance).pvalue),
         )
-        for place, width, share, chance in joined.iter_rows()
+        for panel, width, share, chance in joined.iter_rows()
     ]

@@ -69,7 +69,7 @@ ENTRY = kit.claim(
             "layers",
             "linear",
             "0 = the bound holds in every layer",
-            "How many products of attention patterns forget less than the bound says.",
+            "The number of products of attention patterns above the bound.",
         ),
     ),
 )
@@ -136,7 +136,7 @@ def focused(config: Config, mask: str, eps: float, focus: str, draw: int) -> Ite
     least = eps * allowed
     rest = 1 - least.sum(-1, keepdim=True)
     if float(rest.min()) < 0:
-        raise InputError(f"ε = {eps:g} is more than one part in as many keys as {mask} shows.")
+        raise InputError(f"ε = {eps:g} exceeds one over the number of keys that {mask} shows.")
     generator = stream(config.seed, "focus", mask, draw)
     for _ in range(config.layers):
         keys = torch.multinomial(allowed, 1, generator=generator)
@@ -187,7 +187,7 @@ def judge(config: Config, table: pl.DataFrame) -> kit.Answer:
         ),
         stated={
             **{f"{mask}: below the bound": count == 0 for mask, count in above.items()},
-            **{f"{mask}: slower for smaller ε": held for mask, held in slower[ITSELF].items()},
+            **{f"{mask}: slower for smaller ε": holds for mask, holds in slower[ITSELF].items()},
         },
         beyond={
             **{
@@ -195,8 +195,8 @@ def judge(config: Config, table: pl.DataFrame) -> kit.Answer:
                 for radius, value in exponents.items()
             },
             **{
-                f"{mask}, random focus: slower for smaller ε": held
-                for mask, held in slower[OTHERS].items()
+                f"{mask}, random focus: slower for smaller ε": holds
+                for mask, holds in slower[OTHERS].items()
             },
         },
         on_beyond={
@@ -213,7 +213,7 @@ def judge(config: Config, table: pl.DataFrame) -> kit.Answer:
                 "Loss a layer",
                 ("mask", "radius", "ε", ITSELF, OTHERS, BOUND),
                 tuple(_listed(config, table)),
-                "Means over the draws. The bound says that it is at least so much.",
+                "Means over the draws. The bound is a lower bound on it.",
             ),
         ),
     )
