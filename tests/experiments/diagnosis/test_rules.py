@@ -7,16 +7,18 @@ import pytest
 import torch
 
 from rankscope.experiments.diagnosis import _rules as rules
-from rankscope.experiments.diagnosis._evidence import Evidence, find_loss
-from rankscope.experiments.diagnosis._measure import Measured
+from rankscope.experiments.diagnosis._evidence import RuleEvidence, find_loss
+from rankscope.experiments.diagnosis._measure import ModelFigures
 
 from .built import made_up
 
 EPS = 1e-7
 
 
-def evidence(measured: Measured, exponents: tuple[float, ...] = (), why_not: str = "") -> Evidence:
-    return Evidence(measured, torch.tensor(exponents), why_not, EPS)
+def evidence(
+    measured: ModelFigures, exponents: tuple[float, ...] = (), why_not: str = ""
+) -> RuleEvidence:
+    return RuleEvidence(measured, torch.tensor(exponents), why_not, EPS)
 
 
 def width(*exponents: float, why_not: str = ""):

@@ -75,7 +75,7 @@ def test_the_one_that_collapses_is_named(found: Result) -> None:
     assert len(chart["concat"]) == len(words.OF_TOKENS)
 
 
-def measured(name: str, *layers: tuple[float, ...], **more: object) -> words.Measured:
+def measured(name: str, *layers: tuple[float, ...], **more: object) -> words.ModelCurve:
     """A model by its relative residuals: for each layer those of its samples."""
     rows = [
         (layer, sample, "relative_residual", value)
@@ -83,7 +83,7 @@ def measured(name: str, *layers: tuple[float, ...], **more: object) -> words.Mea
         for sample, value in enumerate(values)
     ]
     table = tables.from_rows(("layer", "sample", "metric", "value"), rows)
-    return words.Measured(Model(name, label=name, **more), table)
+    return words.ModelCurve(Model(name, label=name, **more), table)
 
 
 def test_the_healthier_is_the_one_whose_tokens_stay_apart() -> None:

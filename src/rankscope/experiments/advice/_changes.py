@@ -113,8 +113,8 @@ def norms(spec: Spec, _tokens: int) -> Iterator[Change]:
     """Every place for the norm there is, or for LayerNorm where there is none; and no norm."""
     kind = "layer" if spec.norm == "none" else spec.norm
     drawback = "a norm per part more to compute" if spec.norm == "none" else ""
-    for place, words in _NORM_PLACES.items():
-        yield Change(words, replace(spec, norm=kind, norm_place=place), drawback)
+    for placement, words in _NORM_PLACES.items():
+        yield Change(words, replace(spec, norm=kind, norm_place=placement), drawback)
     if spec.norm != "none":
         bare = replace(spec, norm="none", norm_place=spec.norm_place)
         yield Change("no norms", bare, "nothing holds the size of the tokens")
@@ -231,7 +231,7 @@ class Price:
     def of(cls, before: Spec, after: Spec, tokens: int) -> "Price":
         """Of the way from one design to another, on so many tokens."""
         drawn = ("init", "embedding_scale")
-        names = [each.name for each in fields(before) if each.name not in drawn]
+        names = [field.name for field in fields(before) if field.name not in drawn]
         return cls(
             parameter_count(after) / parameter_count(before) - 1,
             context_share(after, tokens),
@@ -260,7 +260,7 @@ class Price:
             parts.append(f"{short(100 * abs(self.parameters), digits=2)} % {more} parameters")
         if self.context != self.context_before:
             seen, all_ = (
-                short(100 * each, digits=2) for each in (self.context, self.context_before)
+                short(100 * share, digits=2) for share in (self.context, self.context_before)
             )
             parts.append(f"a token attends to {seen} % of the tokens instead of {all_} %")
         if drawback:

@@ -115,12 +115,12 @@ class Standing:
     @property
     def shortfalls(self) -> dict[str, PerNetwork]:
         """Decades beyond what is allowed, by figure and network; beyond everything if no number."""
-        found = {}
+        excesses = {}
         for metric, allowed, both, *_ in CRITERIA:
             figure = self.figures[metric]
             size = figure.abs() if both else -figure
-            found[metric] = torch.where(size.isnan(), math.inf, (size - allowed).clamp(min=0))
-        return found
+            excesses[metric] = torch.where(size.isnan(), math.inf, (size - allowed).clamp(min=0))
+        return excesses
 
     @property
     def shortfall(self) -> PerNetwork:
@@ -130,8 +130,8 @@ class Standing:
     @property
     def spread(self) -> Spread:
         """The shortfall over the networks."""
-        each = self.shortfall
-        return Spread(float(each.mean()), float(each.amin()), float(each.amax()))
+        values = self.shortfall
+        return Spread(float(values.mean()), float(values.amin()), float(values.amax()))
 
     @property
     def kept(self) -> float:
@@ -181,7 +181,10 @@ class Trial:
             ]
         except RankscopeError as error:
             return replace(self, failure=str(error))
-        values = {name: torch.stack([one[name] for one in by_network], 1) for name in by_network[0]}
+        values = {
+            name: torch.stack([figures[name] for figures in by_network], 1)
+            for name in by_network[0]
+        }
         even = even_entropy(spec, x.shape[1], token_mask)[1:]
         return replace(self, measured_values=values, measured=Standing.of(values, even))
 
@@ -280,7 +283,7 @@ def helps(trial: Trial, original: Trial) -> bool:
     return is_better(trial.spread, original.spread) and not alike
 
 
-def is_better(one: Spread, other: Spread) -> bool:
+def is_better(spread: Spread, other: Spread) -> bool:
     """Whether one spread lies below another, apart from it, and by enough.
 
     >>> is_better(Spread(0.2, 0.1, 0.3), Spread(0.5, 0.4, 0.6))
@@ -288,7 +291,7 @@ def is_better(one: Spread, other: Spread) -> bool:
     >>> is_better(Spread(0.2, 0.1, 0.5), Spread(0.5, 0.4, 0.6))
     False
     """
-    return one.high < other.low and not other.mean - one.mean < LEAST_GAIN
+    return spread.high < other.low and not other.mean - spread.mean < LEAST_GAIN
 
 
 def ranked(trials: Iterable[Trial]) -> list[Trial]:
@@ -312,9 +315,12 @@ def sentences(
     reasons = "it keeps all limits"
     if spread.high:
         means = {
-            each: float(original.predicted.shortfalls[each.metric].mean()) for each in CRITERIA
+            criterion: float(original.predicted.shortfalls[criterion.metric].mean())
+            for criterion in CRITERIA
         }
-        parts = [f"{each.words} ({_decades(mean)})" for each, mean in means.items() if mean > 0]
+        parts = [
+            f"{criterion.words} ({_decades(mean)})" for criterion, mean in means.items() if mean > 0
+        ]
         beside = "" if measured is None else f" (measured {_told(measured.spread)})"
         reasons = f"it falls short by {_told(spread)}{beside}: {', '.join(parts)}"
     yield (
@@ -333,9 +339,10 @@ def sentences(
             lead = "Next"
     yield f"The design as it is starts with {original.change.spec.initialised}."
     yield (
-        f"The shortfall adds up, in decades, by how much random networks break these limits: "
-        f"{'; '.join(each.limit for each in CRITERIA)}. A change helps if all {draws} draws of it "
-        f"lie below all of the design's as it is, and their mean by {short(LEAST_GAIN)} at least."
+        "The shortfall is the sum, in decades, of how far random networks exceed these limits: "
+        f"{'; '.join(criterion.limit for criterion in CRITERIA)}. A change helps if all {draws} "
+        "draws of it lie below all draws of the unchanged design, and their mean is lower by at "
+        f"least {short(LEAST_GAIN)}."
     )
 
 

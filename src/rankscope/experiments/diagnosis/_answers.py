@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Final
 
 from rankscope.experiments.diagnosis import _causes as causes
-from rankscope.experiments.diagnosis._measure import Measured
+from rankscope.experiments.diagnosis._measure import ModelFigures
 from rankscope.experiments.diagnosis._repairs import RESTORED, Cause, Mended, health, is_bad
 from rankscope.experiments.diagnosis._texts import between_texts
 from rankscope.numerals import sentence_case, short
@@ -40,14 +40,14 @@ def _place(cause: Cause) -> str:
 
 def _remedy(finding: Finding, blamed: Sequence[Cause], mended: Mended) -> str:
     """What mending its causes does to a finding's figure, what else is gone, and what it costs."""
-    left = {each.kind for each in mended.left if is_bad(each)}
-    shared = [each for each in mended.found if any(_blames(cause, each) for cause in blamed)]
+    left = {finding.kind for finding in mended.remaining if is_bad(finding)}
+    shared = [other for other in mended.findings if any(_blames(cause, other) for cause in blamed)]
     repairs = "; ".join(cause.repair for cause in blamed)
     figure = (
         f"{_FIGURES[finding.kind]} from {_shown(finding, mended.before, mended)} to "
         f"{_shown(finding, mended.after, mended)}"
     )
-    gone = [each.kind for each in shared if each.kind not in left]
+    gone = [other.kind for other in shared if other.kind not in left]
     takes = "It takes" if len(mended.causes) == 1 else "All repairs together take"
     words = f"Tried on this model's weights: {repairs}. {takes} {figure}"
     *most, last = gone or [""]
@@ -64,10 +64,12 @@ def _blames(cause: Cause, finding: Finding) -> bool:
 
 def at_fault(mended: Mended) -> str:
     """Whether the weights or the design are at fault; empty if that is unknown."""
-    lost = {each.kind for each in mended.found if is_bad(each) and each.fate != "noted"}
+    lost = {
+        finding.kind for finding in mended.findings if is_bad(finding) and finding.fate != "noted"
+    }
     if not mended.twin or not lost:
         return ""
-    same = lost & {each.kind for each in mended.twin if is_bad(each)}
+    same = lost & {finding.kind for finding in mended.twin if is_bad(finding)}
     if same:
         kinds = " and ".join(sorted(same))
         return f"The untrained twin shows {kinds} as well: the design is at fault."
@@ -89,7 +91,7 @@ _FIGURES: Final = {
 }
 
 
-def _shown(finding: Finding, measured: Measured, mended: Mended) -> str:
+def _shown(finding: Finding, measured: ModelFigures, mended: Mended) -> str:
     """The figure of a finding as it is printed, not as it is compared."""
     value = health(finding, measured, mended.fresh)
     if finding.kind == "unusual weights":
@@ -103,20 +105,20 @@ def _shown(finding: Finding, measured: Measured, mended: Mended) -> str:
 
 def why_part(mended: Mended) -> Part | None:
     """What is unusual about the weights, and what of it is to blame; nothing if nothing is bad."""
-    if not any(map(is_bad, mended.found)):
+    if not any(map(is_bad, mended.findings)):
         return None
     blamed = {path for cause in mended.causes for path in cause.paths}
     sentences = [f"{sentence_case(_place(cause))} {cause.sentence}." for cause in mended.causes]
     rows = tuple(
         (
-            f"`{each.path}`",
-            each.weight.layer or "embeddings",
-            each.weight.role if each.weight.layer else "table",
-            causes.WORDS[each.figure],
-            *(each.value, each.elsewhere, each.fresh),
-            "yes" if each.path in blamed else "",
+            f"`{suspect.path}`",
+            suspect.weight.layer or "embeddings",
+            suspect.weight.role if suspect.weight.layer else "table",
+            causes.WORDS[suspect.figure],
+            *(suspect.value, suspect.elsewhere, suspect.fresh),
+            "yes" if suspect.path in blamed else "",
         )
-        for each in mended.unusual
+        for suspect in mended.unusual
     )
     if not rows:
         nothing = "No weight is unusual beside other layers and the untrained twin."
@@ -155,16 +157,16 @@ def _attention(mended: Mended) -> Listing:
 
 def repair_part(mended: Mended) -> Part | None:
     """What mending each suspect does, the best first, and whether weights or design fail."""
-    bad = [each for each in mended.found if is_bad(each)]
-    lost = [each for each in bad if each.fate != "noted"]
+    bad = [finding for finding in mended.findings if is_bad(finding)]
+    lost = [finding for finding in bad if finding.fate != "noted"]
     if not bad or not (lost or mended.causes):
         return None
     sentences = [at_fault(mended), "" if mended.causes else _NOTHING]
 
-    def last(measured: Measured) -> tuple[float, ...]:
+    def last(measured: ModelFigures) -> tuple[float, ...]:
         texts = between_texts(measured.views)["relative_dispersion"][-1, 0]
         states = (measured.states[name][-1] for name in ("relative_residual", "mean_cosine"))
-        return (*(float(each.quantile(0.5)) for each in states), float(texts))
+        return (*(float(values.quantile(0.5)) for values in states), float(texts))
 
     rows: list[tuple[str | float | None, ...]] = [
         ("as it is", None, *last(mended.before), None),

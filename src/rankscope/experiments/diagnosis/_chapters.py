@@ -12,7 +12,7 @@ from rankscope.core.theory import thresholds
 from rankscope.experiments import kit, variants
 from rankscope.experiments.diagnosis import _measure as measure
 from rankscope.experiments.diagnosis._evidence import Loss, signed
-from rankscope.experiments.diagnosis._measure import Measured
+from rankscope.experiments.diagnosis._measure import ModelFigures
 from rankscope.experiments.diagnosis._texts import TEXT_SPECTRUM, TEXTS, between_texts
 from rankscope.experiments.diagnosis._tokens import cosines
 from rankscope.models.text import InputCheck
@@ -29,7 +29,7 @@ _FIRST_TOKENS = 24
 
 
 def layer_part(
-    measured: Measured, loss: Loss, missing: Sequence[str], ablations: pl.DataFrame
+    measured: ModelFigures, loss: Loss, missing: Sequence[str], ablations: pl.DataFrame
 ) -> Part:
     """Curves beside the references, every part's steps, and the four ablations as explanation."""
     sentences = [
@@ -82,7 +82,7 @@ def trace_ablations(
     """The residual of SAN, SAN+MLP, SAN+skip and the whole; what it lacks anyway is not ablated."""
     networks: dict[str, Network] = {}
     for name, network in reversed(variants.four_variants(subject.network, parts).items()):
-        if network.spec not in (each.spec for each in networks.values()):
+        if network.spec not in (known.spec for known in networks.values()):
             networks = {name: network, **networks}
     table = tables.joined(
         {
@@ -93,7 +93,7 @@ def trace_ablations(
     return table.with_columns(pl.lit(_ABLATIONS).alias("part"))
 
 
-def _totals(measured: Measured, loss: Loss) -> Listing:
+def _totals(measured: ModelFigures, loss: Loss) -> Listing:
     """What every part does over all layers, and where most."""
     rows = []
     for part, changes in measured.changes.items():
@@ -118,8 +118,8 @@ def _totals(measured: Measured, loss: Loss) -> Listing:
 def _ablations(table: pl.DataFrame) -> Listing:
     rows = []
     summary = tables.summary(table).sort("layer", maintain_order=True)
-    for (name,), own in summary.group_by("variant", maintain_order=True):
-        values = own["median"].to_list()
+    for (name,), curve in summary.group_by("variant", maintain_order=True):
+        values = curve["median"].to_list()
         lowest = min(range(len(values)), key=values.__getitem__)
         fate, layer = thresholds.fate_of(values)
         figure = short(values[layer], digits=1)
@@ -137,7 +137,7 @@ def _ablations(table: pl.DataFrame) -> Listing:
 
 
 def mixing_part(
-    measured: Measured,
+    measured: ModelFigures,
     shares: pl.DataFrame | None,
     repeated: Tensor | None,
     labels: Sequence[str],
@@ -186,9 +186,9 @@ def mixing_part(
     return Part("Heads and tokens", sentences, (_ranking(measured, shares),), tuple(drawings))
 
 
-def _ranking(measured: Measured, shares: pl.DataFrame | None) -> Listing:
+def _ranking(measured: ModelFigures, shares: pl.DataFrame | None) -> Listing:
     """Heads by the share of the residual that flows through, or by how evenly they mix."""
-    entropy, tau, sink = (each.nanquantile(0.5, dim=-1) for each in measured.heads.values())
+    entropy, tau, sink = (values.nanquantile(0.5, dim=-1) for values in measured.heads.values())
     flows: dict[tuple[int, int], float] = {}
     if shares is not None:
         rows = shares.filter(
@@ -197,8 +197,8 @@ def _ranking(measured: Measured, shares: pl.DataFrame | None) -> Listing:
         medians = rows.group_by("layer", "head", maintain_order=True).agg(pl.col("value").median())
         flows = {(layer - 1, head): value for layer, head, value in medians.iter_rows()}
     places = [(layer, head) for layer in range(len(entropy)) for head in range(entropy.shape[1])]
-    key = flows.get if flows else lambda place: float(entropy[place])
-    ranked = sorted(places, key=lambda place: -(key(place) or 0.0))[:_MOST_HEADS]
+    key = flows.get if flows else lambda head: float(entropy[head])
+    ranked = sorted(places, key=lambda head: -(key(head) or 0.0))[:_MOST_HEADS]
     by = "the residual that flows through them" if flows else "how evenly they attend"
     return Listing(
         f"The first {len(ranked)} of {plural(len(places), 'head')} by {by}",
@@ -207,7 +207,7 @@ def _ranking(measured: Measured, shares: pl.DataFrame | None) -> Listing:
             (
                 f"layer {at[0] + 1}, head {at[1]}",
                 flows.get(at),
-                *(float(each[at]) for each in (entropy, tau, sink)),
+                *(float(figure[at]) for figure in (entropy, tau, sink)),
             )
             for at in ranked
         ),
@@ -216,9 +216,9 @@ def _ranking(measured: Measured, shares: pl.DataFrame | None) -> Listing:
     )
 
 
-def _of_heads(measured: Measured) -> list[str]:
+def _of_heads(measured: ModelFigures) -> list[str]:
     """Which heads look at one token, or at the first."""
-    entropy, _, sink = (each.nanquantile(0.5, dim=-1) for each in measured.heads.values())
+    entropy, _, sink = (values.nanquantile(0.5, dim=-1) for values in measured.heads.values())
     one_hot, most = thresholds.ONE_HOT_ENTROPY, thresholds.SINK_WEIGHT
     kinds = {
         f"look at hardly more than one token (entropy share below {one_hot:g})": entropy < one_hot,
@@ -226,24 +226,24 @@ def _of_heads(measured: Measured) -> list[str]:
     }
     sentences = []
     for words, flags in kinds.items():
-        found = flags.nonzero().tolist()
-        if found:
-            named = ", ".join(f"head {head} of layer {layer + 1}" for layer, head in found[:6])
-            more = ", …" if len(found) > 6 else ""
-            heads = f"{len(found)} of {plural(entropy.numel(), 'head')}"
+        indices = flags.nonzero().tolist()
+        if indices:
+            named = ", ".join(f"head {head} of layer {layer + 1}" for layer, head in indices[:6])
+            more = ", …" if len(indices) > 6 else ""
+            heads = f"{len(indices)} of {plural(entropy.numel(), 'head')}"
             sentences.append(f"{heads} {words}: {named}{more}.")
-    low, high = (short(float(each), digits=2) for each in (entropy.min(), entropy.max()))
+    low, high = (short(float(value), digits=2) for value in (entropy.min(), entropy.max()))
     return sentences or [
         f"No head of {entropy.numel()} is one-hot or a sink (entropy share from {low} to {high})."
     ]
 
 
-def _of_tokens(measured: Measured, repeated: Tensor | None, labels: Sequence[str]) -> list[str]:
+def _of_tokens(measured: ModelFigures, repeated: Tensor | None, labels: Sequence[str]) -> list[str]:
     """Which tokens stay apart, how many have a twin, and what repeating the last one does."""
     sentences = []
     last = measured.distances[-1, :, 0]
     known = (~last.isnan()).nonzero().squeeze(-1).tolist()
-    ranked = sorted(known, key=lambda place: -float(last[place]))
+    ranked = sorted(known, key=lambda token: -float(last[token]))
 
     def named(places: Sequence[int]) -> str:
         words = {at: label for at, label in enumerate(labels) if label != str(at)}
@@ -260,8 +260,8 @@ def _of_tokens(measured: Measured, repeated: Tensor | None, labels: Sequence[str
         )
     close = f"within {thresholds.MERGED_DISTANCE:g} of their length"
     before, after = (
-        float((each < thresholds.MERGED_DISTANCE).sum(0).double().quantile(0.5))
-        for each in measured.twins
+        float((distances < thresholds.MERGED_DISTANCE).sum(0).double().quantile(0.5))
+        for distances in measured.twins
     )
     if before or after:
         sentences.append(
@@ -289,15 +289,15 @@ def similarity_rows(subject: kit.Subject, most_lost: int) -> pl.DataFrame:
     """
     batch = subject.batches()[0]
     real, counted = measure.masks(batch)
-    kept = counted[0].nonzero().squeeze(-1)[:_MOST_TOKENS]
+    tokens = counted[0].nonzero().squeeze(-1)[:_MOST_TOKENS]
     states = [batch.x[:1], *subject.network.states(batch.x[:1], real[:1])]
-    first = [state[0, kept.to(state.device)] for state in states]
+    first = [state[0, tokens.to(state.device)] for state in states]
     last = len(states) - 1
     layers = {0, last, most_lost, max(most_lost - 1, 0)}
     for part in range(_MOST_PANELS):
         if len(layers) < _MOST_PANELS:
             layers.add(round(part * last / (_MOST_PANELS - 1)))
-    size = len(kept)
+    size = len(tokens)
     places = torch.arange(size**2)
     return tables.stack(
         tables.frame(
@@ -315,7 +315,7 @@ def similarity_rows(subject: kit.Subject, most_lost: int) -> pl.DataFrame:
     )
 
 
-def text_part(measured: Measured, twin: Measured | None) -> Part:
+def text_part(measured: ModelFigures, twin: ModelFigures | None) -> Part:
     """How far whole texts lie apart, by layer, beside the untrained twin and unrelated vectors."""
     count = measured.views.shape[-1]
     if count < thresholds.LEAST_TEXTS:
@@ -367,7 +367,7 @@ def text_part(measured: Measured, twin: Measured | None) -> Part:
     )
 
 
-def spectrum_part(measured: Measured) -> Part:
+def spectrum_part(measured: ModelFigures) -> Part:
     """Layer × singular value, and four figures by layer."""
     values = measured.values.nanquantile(0.5, dim=-1)  # layer, value
     first, last = (short(float(values[at, 0]), digits=2) for at in (0, -1))

@@ -17,10 +17,10 @@ from rankscope.experiments import kit, variants
 from rankscope.experiments.diagnosis import _chapters as chapters
 from rankscope.experiments.diagnosis import _references as references
 from rankscope.experiments.diagnosis._answers import explain, repair_part, why_part
-from rankscope.experiments.diagnosis._evidence import Evidence, Loss
+from rankscope.experiments.diagnosis._evidence import Loss, RuleEvidence
 from rankscope.experiments.diagnosis._measure import (
     STATES,
-    Measured,
+    ModelFigures,
     masks,
     measure,
     rows,
@@ -104,7 +104,7 @@ def diagnose_subject(
             _named_for(reference.with_columns(pl.lit(STATES).alias("part")), few, subject),
             _named_for(ablations, few, subject),
             chapters.similarity_rows(subject, loss.layer),
-            *(each for _, each in asked if each is not None),
+            *(rows_of_part for _, rows_of_part in asked if rows_of_part is not None),
         ]
     )
     twice = references.repeated_last(few)
@@ -161,8 +161,8 @@ def examine(subject: kit.Subject, seed: int = 0) -> Mended:
 
 def _mend(
     subject: kit.Subject,
-    measured: Measured,
-    fresh: Measured | None,
+    measured: ModelFigures,
+    fresh: ModelFigures | None,
     on_step: kit.OnStep,
 ) -> Mended:
     """What is to blame for what the rules find, and what mends it; figures are of few samples."""
@@ -170,7 +170,7 @@ def _mend(
     return mend(subject, measured, fresh, judge_one, _first, on_step)
 
 
-def measured_of(subject: kit.Subject) -> Measured:
+def measured_of(subject: kit.Subject) -> ModelFigures:
     """What a diagnosis measures on its first samples."""
     return measure(_first(subject), kit.silent)
 
@@ -180,7 +180,7 @@ def _first(subject: kit.Subject) -> kit.Subject:
 
 
 def judge_few(
-    subject: kit.Subject, twin: Measured | None, measured: Measured
+    subject: kit.Subject, twin: ModelFigures | None, measured: ModelFigures
 ) -> tuple[Finding, ...]:
     """Every rule that asks nothing of shorter texts."""
     nothing = torch.full_like(measured.tokens, torch.nan, dtype=torch.float64)
@@ -190,21 +190,23 @@ def judge_few(
 
 def _evidence(
     subject: kit.Subject,
-    measured: Measured,
+    measured: ModelFigures,
     exponents: torch.Tensor,
     why_not: str,
-    twin: Measured | None,
-) -> Evidence:
+    twin: ModelFigures | None,
+) -> RuleEvidence:
     tokens, device = subject.x.shape[1], subject.x.device
     masks = set(subject.network.spec.masks)
     seen = [Visibility.of(mask, tokens, None, device) for mask in masks]
-    causal = all(bool((each.uniform(torch.float64)[..., 0, 0] == 1).all()) for each in seen)
+    causal = all(
+        bool((visibility.uniform(torch.float64)[..., 0, 0] == 1).all()) for visibility in seen
+    )
     epsilon = torch.finfo(subject.x.dtype).eps
-    return Evidence(measured, exponents, why_not, epsilon, twin, causal)
+    return RuleEvidence(measured, exponents, why_not, epsilon, twin, causal)
 
 
 def judge(
-    few: kit.Subject, measured: Measured, on_step: kit.OnStep, twin: Measured | None = None
+    few: kit.Subject, measured: ModelFigures, on_step: kit.OnStep, twin: ModelFigures | None = None
 ) -> tuple[tuple[Finding, ...], Loss]:
     """Every kind of collapse, by its rule, and where most is lost.
 
@@ -224,9 +226,9 @@ def judge(
 def _news(findings: Sequence[Finding]) -> list[Finding]:
     """What is there, then what is under way, then what is no loss: as much as is told."""
     order = {"collapse": 0, "slow": 1, "noted": 2}
-    news = [each for each in findings if each.fate in order]
+    news = [finding for finding in findings if finding.fate in order]
     # Stable: the kinds' own order otherwise; what weights show comes before other notes.
-    news.sort(key=lambda each: (order[each.fate], each.kind != "unusual weights"))
+    news.sort(key=lambda finding: (order[finding.fate], finding.kind != "unusual weights"))
     return news[:_MOST_TOLD]
 
 
@@ -260,17 +262,17 @@ def _answers(
     if news:
         # The headline names the others, too; what is said of them is for who wants all of it.
         labels = ["where", *[""] * (len(news) - 1)]
-        answers = list(zip(labels, (each.sentence for each in news), strict=True))
+        answers = list(zip(labels, (finding.sentence for finding in news), strict=True))
     else:  # the first finding, on depth, has the figures
-        near = [each.sentence for each in findings if each.found_in]
+        near = [finding.sentence for finding in findings if finding.found_in]
         samples = findings[0].samples
         agree = f" All {plural(samples, 'sample')} agree." if samples > 1 else ""
         agree = f" Not all samples agree: {' '.join(near)}" if near else agree
         answers = [("where", findings[0].sentence + agree)]
-    causes = dict.fromkeys(each.cause for each in news if each.cause)
+    causes = dict.fromkeys(finding.cause for finding in news if finding.cause)
     answers += [("why", cause) for cause in causes] or [("why", lost)]
     answers.append(("" if causes else "untrained", held_against))  # causes have their own
-    remedies = dict.fromkeys(each.remedy for each in news if each.remedy)
+    remedies = dict.fromkeys(finding.remedy for finding in news if finding.remedy)
     answers += [("what now", remedy) for remedy in remedies or [_without_remedy(news, tried)]]
     return [(label, sentence) for label, sentence in answers if sentence]
 
@@ -284,7 +286,7 @@ def _without_remedy(news: Sequence[Finding], tried: Sequence[Listing]) -> str:
         if not better:
             return "No change of the structure that was tried on these weights helps."
         change, after, _ = better[0]
-        figures = " to ".join(short(float(each or 0), digits=2) for each in (before, after))
+        figures = " to ".join(short(float(figure or 0), digits=2) for figure in (before, after))
         return (
             f"With {change}, these weights raise the lowest residual from {figures}; a model that "
             "works needs training with it."
@@ -299,7 +301,7 @@ def _labels(subject: kit.Subject) -> list[str]:
     """The tokens of the first sample that count as words, or as numbers where none are known."""
     real, counted = (mask[0] for mask in masks(references.first_samples(subject, 1).batches()[0]))
     flags = counted[real].tolist()
-    words: Sequence[str] = [str(place) for place in range(len(flags))]
+    words: Sequence[str] = [str(token) for token in range(len(flags))]
     if subject.check is not None:
         words = subject.check.tokens[0]
     return [word for word, counts in zip(words, flags, strict=True) if counts]
@@ -307,13 +309,13 @@ def _labels(subject: kit.Subject) -> list[str]:
 
 def _drawable(part: Part, table: pl.DataFrame) -> Part:
     """A part without drawings for which there are no rows, as of attention to one token only."""
-    kept = []
+    drawings = []
     for drawing in part.drawings:
         some = [pl.col(column).is_in(labels) for column, labels in drawing.only.items()]
         wanted = [drawing.metric] if drawing.metric else drawing.options.get("metrics", [])
         if set(wanted) <= set(table.filter(some)["metric"]):
-            kept.append(drawing)
-    return replace(part, drawings=tuple(kept))
+            drawings.append(drawing)
+    return replace(part, drawings=tuple(drawings))
 
 
 def _core_chapter(subject: kit.Subject, on_step: kit.OnStep) -> Chapter:
@@ -347,8 +349,8 @@ def _bound_chapter(subject: kit.Subject, on_step: kit.OnStep) -> Chapter:
     last = residuals.filter(pl.col("layer") == pl.col("layer").max())
     names = last["variant"].unique(maintain_order=True).to_list()
     rows = []
-    for (sample,), own in last.group_by("sample", maintain_order=True):
-        values = dict(zip(own["variant"], own["value"], strict=True))
+    for (sample,), rows_of_sample in last.group_by("sample", maintain_order=True):
+        values = dict(zip(rows_of_sample["variant"], rows_of_sample["value"], strict=True))
         powers = [power_of_ten(values[n], digits=3) if n in values else None for n in names]
         rows.append((sample, *powers))
     listing = Listing(
@@ -367,10 +369,10 @@ def _core(subject: kit.Subject) -> kit.Subject:
 def _advice_chapter(subject: kit.Subject, seed: int, on_step: kit.OnStep) -> Chapter:
     """Changes of the design, tried on random networks of it."""
 
-    def configure(one: kit.Subject) -> advise.Config:
+    def configure(first: kit.Subject) -> advise.Config:
         """On the first tokens of the first sample, because predictions have gradients here."""
-        kept = masks(one.batches()[0])[1][0].nonzero().squeeze(-1)[:_ADVICE_TOKENS]
-        few = replace(one, x=one.x[:, kept], token_mask=None)
+        tokens = masks(first.batches()[0])[1][0].nonzero().squeeze(-1)[:_ADVICE_TOKENS]
+        few = replace(first, x=first.x[:, tokens], token_mask=None)
         return advise.Config(few, confirmed=2, candidates=3, draw_seed=seed)
 
     part, table = _ask(
@@ -415,14 +417,14 @@ def _ask(
 
 def _embed(result: kit.Result, title: str, opening: str, drawn: tuple[int, ...]) -> Chapter:
     """A whole result under one heading; its rows are kept apart by the column ``part``."""
-    own = pl.lit(result.id)
+    label = pl.lit(result.id)
     if "part" in result.table.columns:
-        own = pl.concat_str([own, pl.lit(": "), pl.col("part").fill_null("")])
-    table = tables.stack([result.table.with_columns(own.alias("part"))])
+        label = pl.concat_str([label, pl.lit(": "), pl.col("part").fill_null("")])
+    table = tables.stack([result.table.with_columns(label.alias("part"))])
     every = tuple(table["part"].unique(maintain_order=True).to_list())
     drawings = []
-    for drawing in (each for at, each in enumerate(result.drawings) if at in drawn):
-        some = tuple(f"{result.id}: {each}" for each in drawing.only.get("part", ()))
+    for drawing in (drawing for at, drawing in enumerate(result.drawings) if at in drawn):
+        some = tuple(f"{result.id}: {label}" for label in drawing.only.get("part", ()))
         drawings.append(replace(drawing, only={**drawing.only, "part": some or every}))
     sentences = tuple(filter(None, [opening, *result.sentences]))
     return Part(title, sentences, result.listings, tuple(drawings)), table

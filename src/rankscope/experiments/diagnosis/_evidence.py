@@ -11,7 +11,7 @@ from torch import Tensor
 
 from rankscope.core.theory import thresholds
 from rankscope.experiments.diagnosis._causes import Suspect, suspects
-from rankscope.experiments.diagnosis._measure import Measured
+from rankscope.experiments.diagnosis._measure import ModelFigures
 from rankscope.numerals import plural, power_of_ten, sentence_case, short, span_of
 from rankscope.results import Fate, Finding
 
@@ -59,7 +59,7 @@ class Loss(NamedTuple):
         )
 
 
-def find_loss(measured: Measured) -> Loss:
+def find_loss(measured: ModelFigures) -> Loss:
     """By medians over the samples, up to the layer where tokens are alike."""
     before = measured.residual[:-1] >= thresholds.COLLAPSED_RESIDUAL  # still something to lose
     falls = measured.residual.clamp_min(1e-300).log10().diff(dim=0)
@@ -97,7 +97,7 @@ class Sighting:
     ``layer`` is None for what is about no layer.
     """
 
-    found: Tensor
+    present: Tensor
     under_way: Tensor
     figure: Tensor
     layer: Tensor | None = None
@@ -105,19 +105,19 @@ class Sighting:
     @property
     def concerned(self) -> Tensor:
         """The samples a sentence is about: those it was found in, else under way, else all."""
-        for some in (self.found, self.under_way):
+        for some in (self.present, self.under_way):
             if bool(some.any()):
                 return some
-        return torch.ones_like(self.found)
+        return torch.ones_like(self.present)
 
     @property
     def fate(self) -> Fate:
         """Half of the samples decide; fewer are still something."""
-        half = thresholds.DECIDING_SAMPLES * len(self.found)
-        if float(self.found.sum()) >= half:
+        half = thresholds.DECIDING_SAMPLES * len(self.present)
+        if float(self.present.sum()) >= half:
             return "collapse"
-        either = self.found | self.under_way
-        return "slow" if bool(self.found.any()) or float(either.sum()) >= half else "absent"
+        either = self.present | self.under_way
+        return "slow" if bool(self.present.any()) or float(either.sum()) >= half else "absent"
 
     @property
     def typical(self) -> tuple[float, int]:
@@ -129,7 +129,7 @@ class Sighting:
 
 
 @dataclass(frozen=True)
-class Evidence:
+class RuleEvidence:
     """What rules are asked about.
 
     ``exponents`` are, by sample, the power of the number of tokens with which the dispersion goes,
@@ -138,11 +138,11 @@ class Evidence:
     embeddings and all, if there is one.
     """
 
-    measured: Measured
+    measured: ModelFigures
     exponents: Tensor
     why_no_exponents: str
     epsilon: float
-    twin: Measured | None = None
+    twin: ModelFigures | None = None
     causal: bool = False
     """Whether the first token sees itself alone."""
 
@@ -154,7 +154,7 @@ class Evidence:
         """
         mine = getattr(self.measured, name)[part].nanquantile(0.5, dim=-1)
         twins = [] if self.twin is None else [getattr(self.twin, name)[part]]
-        drawn = [each.nanquantile(0.5, dim=-1) for each in twins]
+        drawn = [values.nanquantile(0.5, dim=-1) for values in twins]
         for at, figure in enumerate(mine.tolist()):
             rest = torch.cat([mine[:at], mine[at + 1 :]])
             usual = float(rest.median()) if len(rest) else math.nan
@@ -223,11 +223,11 @@ class Rule:
 
     name: str
     text: str
-    judge: Callable[[Evidence], Words | str]
+    judge: Callable[[RuleEvidence], Words | str]
     worst: Fate = "collapse"
     headline: str = ""
 
-    def finding(self, evidence: Evidence) -> Finding:
+    def finding(self, evidence: RuleEvidence) -> Finding:
         """The samples' sightings as one finding."""
         judged = self.judge(evidence)
         if isinstance(judged, str):
@@ -236,7 +236,7 @@ class Rule:
         seen, words, part, layer, lowest = judged
         fate, (figure, at) = seen.fate, lowest or seen.typical
         where = None if seen.layer is None else at
-        samples, count = len(seen.found), int(seen.found.sum())
+        samples, count = len(seen.present), int(seen.present.sum())
         if fate == "absent":
             return Finding(self.name, fate, words, self.text, figure, where, "", count, samples)
         affected = seen.concerned
@@ -254,6 +254,6 @@ class Rule:
 
 def rule(
     name: str, text: str, *, worst: Fate = "collapse", headline: str = ""
-) -> Callable[[Callable[[Evidence], Words | str]], Rule]:
+) -> Callable[[Callable[[RuleEvidence], Words | str]], Rule]:
     """Make a rule of the function that judges it."""
     return lambda judge: Rule(name, text, judge, worst, headline)

@@ -96,13 +96,13 @@ def walk(network: Network, x: Tensor, token_mask: Tensor | None) -> Iterator[Lay
         x = x.to(block.device)
         logits, pattern, stages = None, None, []
         for step in block.steps:
-            given, total = x, step.skip * x  # what the sum is so far
+            state, total = x, step.skip * x  # what the sum is so far
             for branch in step.branches:  # those side by side one after the other, attention first
                 part = "attention" if isinstance(branch.part, Attention) else "MLP"
                 if isinstance(branch.part, Attention):
-                    logits = branch.part.logits(branch.before(given), visibility)
+                    logits = branch.part.logits(branch.before(state), visibility)
                     pattern = branch.part.scores.weights(logits, visibility)
-                out = branch(given, visibility)
+                out = branch(state, visibility)
                 total = total + out
                 stages.append(Stage(part, x, total, out, bool(step.skip)))
                 x = total
@@ -155,12 +155,12 @@ def head_figures(
     others = mask.clone()
     others[torch.arange(batch, device=mask.device), first] = False
     counted = others.unsqueeze(1).to(weight.dtype)
-    found = {
+    figures = {
         "entropy_share": torch.where(most > 0, share.clamp(max=1.0), torch.nan),
         "dobrushin": tau,
         "sink_share": (weight * counted).sum(-1) / counted.sum(-1),
     }
-    return {name: values.double().cpu() for name, values in found.items()}
+    return {name: values.double().cpu() for name, values in figures.items()}
 
 
 def _state_figures(x: Tensor, counted: Tensor) -> tuple[dict[str, Tensor], Tensor]:
@@ -173,7 +173,7 @@ def _state_figures(x: Tensor, counted: Tensor) -> tuple[dict[str, Tensor], Tenso
     common = common_tokens(x, counted)
     apart = metrics.deviations(x, token_mask=counted)
     spectrum = metrics.spectra(x, token_mask=counted)
-    found = {
+    figures = {
         "relative_dispersion": apart.relative_dispersion(),
         "relative_residual": apart.relative_residual(),
         "mean_cosine": metrics.mean_cosine(x, token_mask=counted),
@@ -185,7 +185,7 @@ def _state_figures(x: Tensor, counted: Tensor) -> tuple[dict[str, Tensor], Tenso
     }
     values = spectrum.sigma.double().cpu()
     shares = (values / values.sum(-1, keepdim=True))[:, :MOST_VALUES].mT
-    return {name: figure.double().cpu() for name, figure in found.items()}, shares
+    return {name: figure.double().cpu() for name, figure in figures.items()}, shares
 
 
 def _step_figures(stages: Sequence[Stage], counted: Tensor) -> tuple[dict[str, Tensor], ...]:
@@ -226,13 +226,13 @@ def _sublayer_figures(stages: Sequence[Stage], counted: Tensor) -> dict[str, dic
     figures = {name: dict.fromkeys(PARTS, nothing) for name in SUBLAYER_FIGURES}
     root = math.sqrt(stages[0].before.shape[-1])
     for stage in stages:
-        norm, kept = stage.part == "norm", counted.unsqueeze(-1)
-        out = torch.where(kept, stage.alone.double(), 0.0)
+        norm, mask = stage.part == "norm", counted.unsqueeze(-1)
+        out = torch.where(mask, stage.alone.double(), 0.0)
         states = stage.before.double().norm(dim=-1)
         before = torch.full_like(states, root) if norm else states.clamp_min(_TINY)
         lengths = torch.where(counted, out.norm(dim=-1), torch.nan)
         center = out.sum(1, keepdim=True) / counted.sum(-1).view(-1, 1, 1)
-        apart = torch.where(kept, out - center, 0.0)
+        apart = torch.where(mask, out - center, 0.0)
         squares = torch.where(counted, before.square(), 0.0).sum(-1).clamp_min(_TINY)
         values = (
             (lengths / before).nanquantile(0.5, dim=-1),
@@ -271,7 +271,7 @@ def _text_views(x: Tensor, counted: Tensor) -> Tensor:
 
 
 @dataclass(frozen=True)
-class Measured:
+class ModelFigures:
     """Figures of every sample, the samples along the last axis.
 
     ``states`` by layer from 0, the input; ``heads`` by layer from 1 and head; ``changes`` and
@@ -333,30 +333,36 @@ class Measured:
     @property
     def has_giants(self) -> bool:
         """Whether tokens that are very long make another curve of it."""
-        whole = self.residual.quantile(0.5, dim=-1)
-        return bool(((self.typical_residual - whole).abs() > _SHOWN * whole).any())
+        with_giants = self.residual.quantile(0.5, dim=-1)
+        return bool(((self.typical_residual - with_giants).abs() > _SHOWN * with_giants).any())
 
-    def of_samples(self, some: Tensor) -> "Measured":
+    def of_samples(self, some: Tensor) -> "ModelFigures":
         """The figures of some of the samples alone."""
         return _combined([self], lambda values: values[0][..., some])
 
 
-def _combined(parts: Sequence[Measured], combine: Callable[[list[Tensor]], Tensor]) -> Measured:
+def _combined(
+    parts: Sequence[ModelFigures], combine: Callable[[list[Tensor]], Tensor]
+) -> ModelFigures:
     """Every tensor made of those of the parts."""
 
-    def one(values: list[Any]) -> Any:
+    def combine_field(values: list[Any]) -> Any:
         if isinstance(values[0], Tensor):
             return combine(values)
         if isinstance(values[0], tuple):  # weights are the same for all samples
             return values[0]
-        return {key: combine([each[key] for each in values]) for key in values[0]}
+        return {key: combine([by_key[key] for by_key in values]) for key in values[0]}
 
-    names = [each.name for each in fields(Measured)]
-    return Measured(**{name: one([getattr(part, name) for part in parts]) for name in names})
+    names = [field.name for field in fields(ModelFigures)]
+    return ModelFigures(
+        **{name: combine_field([getattr(part, name) for part in parts]) for name in names}
+    )
 
 
 @torch.no_grad()
-def measure(subject: kit.Subject, on_step: kit.OnStep, known: Sequence[Reading] = ()) -> Measured:
+def measure(
+    subject: kit.Subject, on_step: kit.OnStep, known: Sequence[Reading] = ()
+) -> ModelFigures:
     """Run every batch once, stage by stage, and keep its figures.
 
     Weights that are as they were when they were ``known`` are not read again.
@@ -365,11 +371,11 @@ def measure(subject: kit.Subject, on_step: kit.OnStep, known: Sequence[Reading] 
         _measure_batch(subject.network, batch, on_part)
         for batch, on_part in kit.tracked(subject.batches(), on_step)
     ]
-    whole = _combined(parts, partial(torch.cat, dim=-1))
-    return replace(whole, weights=read_weights(subject, known))
+    figures = _combined(parts, partial(torch.cat, dim=-1))
+    return replace(figures, weights=read_weights(subject, known))
 
 
-def _measure_batch(network: Network, batch: Batch, on_step: kit.OnStep) -> Measured:
+def _measure_batch(network: Network, batch: Batch, on_step: kit.OnStep) -> ModelFigures:
     real, counted = masks(batch)
     states, heads, steps, turned = [batch.x], [], [], []
     sublayers, logits, views = [], [], [_text_views(batch.x, counted)]
@@ -390,36 +396,38 @@ def _measure_batch(network: Network, batch: Batch, on_step: kit.OnStep) -> Measu
         states = [run.state]
         on_step(run.layer / network.spec.layers)
     ends = [nearest(x, counted.to(x.device))[0].mT for x in (batch.x, states[-1])]
-    place = real.cumsum(-1).cpu() - 1  # of each token in its text, padding apart
+    position = real.cumsum(-1).cpu() - 1  # of each token in its text, padding apart
 
     def stacked(layers: Sequence[dict[str, Tensor]]) -> dict[str, Tensor]:
-        return {name: torch.stack([each[name] for each in layers]) for name in layers[0]}
+        return {name: torch.stack([layer[name] for layer in layers]) for name in layers[0]}
 
     def padded(layers: Sequence[Tensor]) -> Tensor:
-        whole = torch.stack(list(layers))  # NaN where there are fewer values than are kept
-        return pad(whole, (0, 0, 0, MOST_VALUES - whole.shape[1]), value=torch.nan)
+        stacked_values = torch.stack(list(layers))  # NaN where there are fewer values than are kept
+        return pad(
+            stacked_values, (0, 0, 0, MOST_VALUES - stacked_values.shape[1]), value=torch.nan
+        )
 
-    return Measured(
-        states=stacked([each for each, _ in figures]),
-        heads={name: each.mT for name, each in stacked(heads).items()},
+    return ModelFigures(
+        states=stacked([state for state, _ in figures]),
+        heads={name: values.mT for name, values in stacked(heads).items()},
         changes=stacked([change for change, _ in steps]),
         alone=stacked([alone for _, alone in steps]),
         turned=torch.stack(turned),
         values=padded([values for _, values in figures]),
         distances=padded(distances),
         last_apart=torch.stack([apart for apart, _ in last]),
-        last_neighbour=place.gather(-1, last[-1][1].unsqueeze(-1)).squeeze(-1),
+        last_neighbour=position.gather(-1, last[-1][1].unsqueeze(-1)).squeeze(-1),
         twins=torch.stack(ends),
         tokens=counted.sum(-1).cpu(),
-        sizes=stacked([each["sizes"] for each in sublayers]),
-        lengths=stacked([each["lengths"] for each in sublayers]),
-        spreads=stacked([each["spreads"] for each in sublayers]),
+        sizes=stacked([layer["sizes"] for layer in sublayers]),
+        lengths=stacked([layer["lengths"] for layer in sublayers]),
+        spreads=stacked([layer["spreads"] for layer in sublayers]),
         logits=torch.stack(logits).mT,
         views=torch.stack(views),
     )
 
 
-def rows(measured: Measured) -> pl.DataFrame:
+def rows(measured: ModelFigures) -> pl.DataFrame:
     """Everything measured, one number a row; NaN is left out.
 
     Axes are named, each with its first number; the last is that of the samples.

@@ -1,9 +1,7 @@
-"""The things called collapse (docs/theory.md, section 8), and sublayers that do not work.
+"""The rules of a diagnosis: seven kinds of collapse (docs/theory.md, section 8), and sublayers.
 
-Each has its rule and its words.
-
-To add one, write a function of the ``Evidence`` under ``@rule``, and enter its threshold among the
-others.
+To add a rule, write a function of ``RuleEvidence``, decorate it with ``@rule``, and enter its
+threshold in ``rankscope.core.theory.thresholds``.
 """
 
 import math
@@ -14,7 +12,7 @@ import torch
 
 from rankscope.core.theory import thresholds
 from rankscope.experiments.diagnosis._causes import Suspect, describe
-from rankscope.experiments.diagnosis._evidence import Evidence, Sighting, Words, rule
+from rankscope.experiments.diagnosis._evidence import RuleEvidence, Sighting, Words, rule
 from rankscope.experiments.diagnosis._measure import PARTS, VIEWS
 from rankscope.experiments.diagnosis._texts import between_texts
 from rankscope.experiments.diagnosis._weights import is_passed_through
@@ -31,18 +29,18 @@ _MORE: Final = "all tokens become alike"
     f"{thresholds.SHRUNK_RESIDUAL:g} of that value down, or if a single layer leaves less than "
     f"{thresholds.HALVED_RESIDUAL:g} of it",
 )
-def depth(evidence: Evidence) -> Words | str:
+def depth(evidence: RuleEvidence) -> Words | str:
     """Whether the residual goes to zero with the layers."""
     seen, loss = evidence.depth, evidence.loss
     if seen is None:
         return "the tokens are alike before the first layer"
-    measured, collapsed = evidence.measured, bool(seen.found.any())
+    measured, collapsed = evidence.measured, bool(seen.present.any())
     if seen.fate != "absent":
         measured = measured.of_samples(seen.concerned)
     curve = measured.typical_residual
     figure, layer = seen.typical if collapsed else measured.lowest
     start, lowest, end = (
-        short(each, digits=2) for each in (float(curve[0]), figure, float(curve[-1]))
+        short(residual, digits=2) for residual in (float(curve[0]), figure, float(curve[-1]))
     )
     if seen.fate == "absent":
         words = (
@@ -80,7 +78,7 @@ def depth(evidence: Evidence) -> Words | str:
     f"power −{-thresholds.WIDTH_EXPONENT:g} or faster, over the first eighth, quarter, half and "
     f"all of each text (theory: −0.5); under way from −{-thresholds.WIDTH_HINT_EXPONENT:g}",
 )
-def width(evidence: Evidence) -> Words | str:
+def width(evidence: RuleEvidence) -> Words | str:
     """Whether tokens become more alike the more of them there are."""
     known = evidence.exponents[~evidence.exponents.isnan()]
     if not len(known):
@@ -106,7 +104,7 @@ def width(evidence: Evidence) -> Words | str:
     "times as far apart as in the other layers and in the untrained twin, and far enough for T "
     "independent ones to condense, √(2 ln T)",
 )
-def entropy(evidence: Evidence) -> Words | str:
+def entropy(evidence: RuleEvidence) -> Words | str:
     """Whether attention becomes one-hot."""
     shares = evidence.measured.heads["entropy_share"].nanmean(1)  # layer, sample
     if bool(shares.isnan().all()):
@@ -127,7 +125,7 @@ def entropy(evidence: Evidence) -> Words | str:
     share = f"{short(figure, digits=2)} of the entropy of even attention"
     words = f"No entropy collapse: attention is sharpest in layer {layer}, with {share}."
     if seen.fate != "absent":
-        under_way = "" if bool(seen.found.any()) else " under way"
+        under_way = "" if bool(seen.present.any()) else " under way"
         tokens = float(evidence.measured.tokens.double().quantile(0.5)) ** figure
         words = (
             f"Entropy collapse{under_way}: in layer {layer} attention has {share}, as if a query "
@@ -142,7 +140,7 @@ def entropy(evidence: Evidence) -> Words | str:
     f"{thresholds.IDLE_TURN:g} radians, so that they are close to the identity, and by less than "
     f"{thresholds.HALVED_RESIDUAL:g} of what they do in the untrained twin; under way if any does",
 )
-def layers(evidence: Evidence) -> Words | str:
+def layers(evidence: RuleEvidence) -> Words | str:
     """Whether layers become the identity, and which made the tokens too long to be changed."""
     turned = evidence.measured.turned
     idle = turned < thresholds.IDLE_TURN
@@ -170,7 +168,7 @@ def layers(evidence: Evidence) -> Words | str:
         f"{radians}."
     )
     if seen.fate != "absent":
-        where = "" if bool(seen.found.any()) else " in places"
+        where = "" if bool(seen.present.any()) else " in places"
         verb = "turns" if sum(usual) <= 1 else "turn"
         words = (
             f"Layer collapse{where}: {runs_of(usual) or f'layer {layer}'} hardly {verb} the tokens "
@@ -185,7 +183,7 @@ def layers(evidence: Evidence) -> Words | str:
     f"{thresholds.MERGED_DISTANCE:g} of its length, while the tokens as a whole keep "
     f"{thresholds.SHRUNK_RESIDUAL:g} or more of their relative residual",
 )
-def last_token(evidence: Evidence) -> Words | str:
+def last_token(evidence: RuleEvidence) -> Words | str:
     """Whether the last token cannot be told from another."""
     apart = evidence.measured.last_apart
     lost = (evidence.kept < thresholds.SHRUNK_RESIDUAL).any(0)
@@ -220,7 +218,7 @@ def last_token(evidence: Evidence) -> Words | str:
     worst="noted",
     headline="the tokens lie in a cone",
 )
-def cone(evidence: Evidence) -> Words | str:
+def cone(evidence: RuleEvidence) -> Words | str:
     """Whether tokens point the same way, and yet differ."""
     measured = evidence.measured
     lost = (evidence.kept < thresholds.SHRUNK_RESIDUAL).any(0)
@@ -249,7 +247,7 @@ def cone(evidence: Evidence) -> Words | str:
     f"{thresholds.SHRUNK_TEXTS:g} of that of the untrained twin, where that can tell texts apart; "
     f"under way from {thresholds.SHRUNK_TEXTS:g} of the twin's down",
 )
-def texts(evidence: Evidence) -> Words | str:
+def texts(evidence: RuleEvidence) -> Words | str:
     """Whether texts cannot be told from each other."""
     count = evidence.measured.views.shape[-1]
     if count < thresholds.LEAST_TEXTS:
@@ -257,8 +255,8 @@ def texts(evidence: Evidence) -> Words | str:
     if evidence.twin is None:
         return "there is no untrained twin to hold them against"
     mine, fresh = (
-        between_texts(each.views)["relative_dispersion"]
-        for each in (evidence.measured, evidence.twin)
+        between_texts(figures.views)["relative_dispersion"]
+        for figures in (evidence.measured, evidence.twin)
     )
     asked = torch.zeros_like(fresh, dtype=torch.bool)
     asked[:, 0] = True
@@ -278,22 +276,22 @@ def texts(evidence: Evidence) -> Words | str:
     )
     cosine = float(between_texts(evidence.measured.views)["mean_cosine"][layer, view])
     where = "at the input" if layer == 0 else f"at layer {layer}"
-    told = (
+    details = (
         f"{where} the {VIEWS[view]} of {plural(count, 'text')} has a relative dispersion of "
         f"{short(float(figure), digits=2)} (mean cosine {short(cosine, digits=4)}), that of the "
         f"untrained twin {short(float(fresh[layer, view]), digits=2)}"
     )
     if seen.fate == "absent":
-        return Words(seen, f"No collapse between texts: closest to it, {told}.")
+        return Words(seen, f"No collapse between texts: closest to it, {details}.")
     under_way = "" if seen.fate == "collapse" else " under way"
     part = VIEWS[view] if view else ""
-    return Words(seen, f"Collapse between texts{under_way}: {told}.", part)
+    return Words(seen, f"Collapse between texts{under_way}: {details}.", part)
 
 
 def _sublayers(
-    evidence: Evidence,
+    evidence: RuleEvidence,
     name: str,
-    told: str,
+    clause: str,
     is_bad: Callable[[int, str, float, float, float], bool],
 ) -> Words:
     """The sublayers that a figure shows not to work, beside other layers and the twin.
@@ -308,17 +306,17 @@ def _sublayers(
     nothing = torch.tensor([False])
     if not bad:
         return Words(Sighting(nothing, nothing, torch.zeros(1, dtype=torch.float64)), "")
-    bad.sort(key=lambda each: each[0])
+    bad.sort(key=lambda sublayer: sublayer[0])
     layer, _, *figures = bad[0]
-    same = [each[1] for each in bad if each[0] == layer]
-    rest = [f"the {each[1]} of layer {each[0]}" for each in bad if each[0] != layer]
+    same = [sublayer[1] for sublayer in bad if sublayer[0] == layer]
+    rest = [f"the {sublayer[1]} of layer {sublayer[0]}" for sublayer in bad if sublayer[0] != layer]
     more = ", …" if len(rest) > 4 else ""
     also = f" The same is true of {', '.join(rest[:4])}{more}." if rest else ""
-    this, others, untrained = (short(each, digits=2) for each in figures)
+    this, others, untrained = (short(figure, digits=2) for figure in figures)
     beside = [f"{others} in other layers"] if len(evidence.measured.turned) > 1 else []
     beside += [f"{untrained} in the untrained twin"] if evidence.twin is not None else []
     words = (
-        f"the {' and the '.join(same)} of layer {layer} {told.format(figure=this)}; it is "
+        f"the {' and the '.join(same)} of layer {layer} {clause.format(figure=this)}; it is "
         f"{' and '.join(beside)}.{also}"
     )
     at = torch.tensor([figures[0]], dtype=torch.float64)
@@ -334,7 +332,7 @@ def _sublayers(
     "parts of the state's size); or the logits of attention lie less far apart than in the twin, "
     f"and less than {thresholds.FAINT_LOGITS:g} of what they do in the other layers",
 )
-def dead(evidence: Evidence) -> Words:
+def dead(evidence: RuleEvidence) -> Words:
     """Whether a sublayer does nothing, or the same to every token."""
     least, several = thresholds.DEAD_SUBLAYER, len(evidence.measured.turned) > 2
 
@@ -369,13 +367,14 @@ def dead(evidence: Evidence) -> Words:
     f"other layers, by some weight of it that is unusual by a factor of "
     f"{thresholds.DOMINANT_WEIGHT:g}, or the state at the input is as much shorter than the twin's",
 )
-def dominating(evidence: Evidence) -> Words:
+def dominating(evidence: RuleEvidence) -> Words:
     """Whether a sublayer drowns all others, or the embeddings drown in it."""
     most, twin = thresholds.DOMINANT_SUBLAYER, evidence.twin
     faint = False
     if twin is not None:
         mine, fresh = (
-            float(each.states["token_norm"][0].quantile(0.5)) for each in (evidence.measured, twin)
+            float(figures.states["token_norm"][0].quantile(0.5))
+            for figures in (evidence.measured, twin)
         )
         faint = mine * most < fresh
     longer = {
@@ -410,7 +409,7 @@ def dominating(evidence: Evidence) -> Words:
     f"has fewer than {thresholds.NARROW_DIRECTIONS:g} directions (participation ratio), and fewer "
     f"than {thresholds.NARROW_SUBLAYER:g} of what the untrained twin and the other layers have",
 )
-def narrow(evidence: Evidence) -> Words:
+def narrow(evidence: RuleEvidence) -> Words:
     """Whether a sublayer moves all tokens along a few lines."""
     least = math.log(1 / thresholds.NARROW_SUBLAYER)
     matrices = [
@@ -434,14 +433,16 @@ def narrow(evidence: Evidence) -> Words:
     worst="noted",
     headline="unusual weights",
 )
-def unusual(evidence: Evidence) -> Words:
+def unusual(evidence: RuleEvidence) -> Words:
     """Whether a weight is so unlike others that something happened to it."""
     return _by_weight(
-        evidence, "unusual weights", [each for each in evidence.suspects if each.is_unusual]
+        evidence,
+        "unusual weights",
+        [suspect for suspect in evidence.suspects if suspect.is_unusual],
     )
 
 
-def _by_weight(evidence: Evidence, name: str, suspects: list[Suspect]) -> Words:
+def _by_weight(evidence: RuleEvidence, name: str, suspects: list[Suspect]) -> Words:
     """What is judged by weights alone, of all samples; the most unusual weight is described."""
     seen = torch.full_like(evidence.measured.tokens, bool(suspects), dtype=torch.bool)
     figures = torch.zeros_like(evidence.measured.tokens, dtype=torch.float64)

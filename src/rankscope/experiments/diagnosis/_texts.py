@@ -9,7 +9,7 @@ from torch import Tensor
 from rankscope import tables
 from rankscope.core import metrics
 from rankscope.core.theory import thresholds
-from rankscope.experiments.diagnosis._measure import MOST_VALUES, VIEWS, Measured
+from rankscope.experiments.diagnosis._measure import MOST_VALUES, VIEWS, ModelFigures
 from rankscope.streams import stream
 
 TEXTS, TEXT_SPECTRUM = "texts", "spectrum of texts"
@@ -26,10 +26,10 @@ def between_texts(views: Tensor) -> dict[str, Tensor]:
         "mean_cosine": metrics.mean_cosine(x),
         "effective_rank": spectrum.effective_rank(),
     }
-    return {name: each.double().view(views.shape[:2]) for name, each in figures.items()}
+    return {name: values.double().view(views.shape[:2]) for name, values in figures.items()}
 
 
-def text_rows(measured: Measured, twin: Measured | None) -> list[pl.DataFrame]:
+def text_rows(measured: ModelFigures, twin: ModelFigures | None) -> list[pl.DataFrame]:
     """How far texts lie apart, by layer: this model's views, the twin's, and unrelated vectors."""
     frames: list[pl.DataFrame] = []
 
@@ -73,7 +73,7 @@ def text_rows(measured: Measured, twin: Measured | None) -> list[pl.DataFrame]:
     return frames
 
 
-def text_spectrum(measured: Measured) -> Tensor:
+def text_spectrum(measured: ModelFigures) -> Tensor:
     """Singular values of the means of all texts, as parts of their sum: (layer, value)."""
     sigma = metrics.spectra(measured.views[:, 0].mT.double()).sigma
     return (sigma / sigma.sum(-1, keepdim=True).clamp_min(_TINY))[:, :MOST_VALUES]

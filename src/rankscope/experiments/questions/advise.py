@@ -201,20 +201,20 @@ def run(config: Config, on_step: kit.OnStep) -> kit.Result:
         for change, _ in kit.tracked(changes, on_first)
     ]
     best = [
-        Trial.of(each.change, subject, draws=config.draws, seed=seed)
-        for each, _ in kit.tracked(advice.best_of_each_kind(tried)[: config.candidates], on_second)
+        Trial.of(trial.change, subject, draws=config.draws, seed=seed)
+        for trial, _ in kit.tracked(advice.best_of_each_kind(tried)[: config.candidates], on_second)
     ]
-    surely = [each for each in advice.ranked(best) if advice.helps(each, original)]
+    surely = [trial for trial in advice.ranked(best) if advice.helps(trial, original)]
     chosen = [original, *surely[: config.confirmed]]
     original, *confirmed = (
         trial.measure(subject, networks=config.networks, seed=seed)
         for trial, _ in kit.tracked(chosen, on_third)
     )
     helping = [*confirmed, *surely[config.confirmed :]]
-    sure = {each.change for each in helping}
-    latest = {each.change: each for each in [*tried, *best] if each.change not in sure}
+    sure = {trial.change for trial in helping}
+    latest = {trial.change: trial for trial in [*tried, *best] if trial.change not in sure}
     others = advice.ranked(latest.values())
-    charted = [original, *(each for each in helping if each.measured is not None)]
+    charted = [original, *(trial for trial in helping if trial.measured is not None)]
     lowest = min(float(trial.values[_CHARTED].min()) for trial in charted)
     samples, tokens, _ = subject.x.shape
     sentences = list(advice.sentences(original, helping, others, draws=config.draws))
@@ -258,11 +258,11 @@ def _table(trials: Sequence[Trial], charted: Sequence[Trial]) -> pl.DataFrame:
             "predicted_shortfall": trial.spread.mean,
             "measured_shortfall": None if measured is None else measured.spread.mean,
             "log10_measured_dispersion_kept": None if measured is None else measured.kept,
-            **{name: float(each.mean()) for name, each in trial.predicted.figures.items()},
+            **{name: float(values.mean()) for name, values in trial.predicted.figures.items()},
             "parameters_added": trial.price.parameters,
             "context_share": trial.price.context,
         }
-        rows += [(None, trial.change.words, None, None, *each) for each in values.items()]
+        rows += [(None, trial.change.words, None, None, *figure) for figure in values.items()]
     for trial in charted:
         for model, by_metric in (("predicted", trial.values), ("measured", trial.measured_values)):
             rows += [

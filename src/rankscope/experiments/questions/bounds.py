@@ -57,16 +57,16 @@ def run(config: Config, on_step: kit.OnStep) -> kit.Result:
     """The residual of every layer beside its bounds; where one does not apply, why."""
     subject = config.subject
     subject.refuse_measured(ENTRY.asks.all_tokens)
-    found = _join(
+    joined = _join(
         [
             bounds(subject.network, batch.x, token_mask=batch.token_mask)
             for batch, _ in kit.tracked(subject.batches(), on_step)
         ]
     )
-    residuals = _as_residuals(found.table)
+    residuals = _as_residuals(joined.table)
     table, drawn = _alike(tables.stack([residuals, _slack(residuals)]))
     # Doubts are notes here.
-    sentences = [*subject.reduced, *replace(found, traced=None).sentences]
+    sentences = [*subject.reduced, *replace(joined, traced=None).sentences]
     if drawn:
         sentences.append(
             f"The samples differ in which bounds apply to them, so charts show {drawn} alone, to "
@@ -78,7 +78,7 @@ def run(config: Config, on_step: kit.OnStep) -> kit.Result:
         sentences=sentences,
         table=table,
         about={"residuals": "composite norm, best center"},
-        notes={subject.name: "; ".join(found.doubts)} if found.doubts else {},
+        notes={subject.name: "; ".join(joined.doubts)} if joined.doubts else {},
         drawings=_drawings(table, drawn),
         shown=(_METRIC,),
     )
@@ -90,12 +90,12 @@ def _join(parts: Sequence[Bounds]) -> Bounds:
 
     def joined(layers: Sequence[LayerBounds]) -> LayerBounds:
         values: dict[str, Any] = {}
-        for name in (each.name for each in fields(LayerBounds)):
-            each = [getattr(layer, name) for layer in layers]
-            if isinstance(each[0], Tensor):
-                values[name] = torch.cat(each)
+        for name in (field.name for field in fields(LayerBounds)):
+            entries = [getattr(layer, name) for layer in layers]
+            if isinstance(entries[0], Tensor):
+                values[name] = torch.cat(entries)
             elif name in ("obstacle", "obstacle_a_priori"):
-                values[name] = next(filter(None, each), None)
+                values[name] = next(filter(None, entries), None)
         return replace(layers[0], **values)
 
     layers = tuple(map(joined, zip(*(part.layers for part in parts), strict=True)))
@@ -110,8 +110,8 @@ def _alike(table: pl.DataFrame) -> tuple[pl.DataFrame, str]:
     """
     covered: dict[frozenset[tuple[int, str]], list[int]] = {}
     rows = table.filter(metric=_METRIC)
-    for (sample,), own in rows.group_by("sample", maintain_order=True):
-        places = frozenset(own.select("layer", "variant").iter_rows())
+    for (sample,), rows_of_sample in rows.group_by("sample", maintain_order=True):
+        places = frozenset(rows_of_sample.select("layer", "variant").iter_rows())
         covered.setdefault(places, []).append(sample)
     if len(covered) == 1:
         return table, ""
@@ -159,28 +159,28 @@ def _as_residuals(table: pl.DataFrame) -> pl.DataFrame:
     start = table.filter(metric="log10_input_residual", layer=1).with_columns(
         pl.lit(0, dtype=pl.Int64).alias("layer"), pl.lit(_METRIC).alias("metric")
     )
-    whole = pl.concat([start, table.filter(metric != "log10_input_residual")])
-    named = whole.with_columns(
+    with_start = pl.concat([start, table.filter(metric != "log10_input_residual")])
+    named = with_start.with_columns(
         metric.replace_strict(_CURVES, default=MEASURED).alias("variant"),
         pl.when(metric.is_in(list(_CURVES)))
         .then(pl.lit(_METRIC))
         .otherwise(metric)
         .alias("metric"),
     )
-    order = {name: place for place, name in enumerate(_CURVES.values())}
-    place = pl.col("variant").replace_strict(order, return_dtype=pl.Int64)
-    return named.filter(pl.col("value").is_not_null()).sort(place, maintain_order=True)
+    order = {name: position for position, name in enumerate(_CURVES.values())}
+    position = pl.col("variant").replace_strict(order, return_dtype=pl.Int64)
+    return named.filter(pl.col("value").is_not_null()).sort(position, maintain_order=True)
 
 
 def _slack(residuals: pl.DataFrame) -> pl.DataFrame:
     """Each bound less what was measured, in decades; where all tokens are equal there is none."""
     rows = residuals.filter(metric=_METRIC)
     measured = rows.filter((pl.col("variant") == MEASURED) & pl.col("value").is_finite())
-    kept = [name for name in ("layer", "sample", "value", "doubt") if name in rows.columns]
+    columns = [name for name in ("layer", "sample", "value", "doubt") if name in rows.columns]
     apart = rows.filter(pl.col("variant") != MEASURED).join(
-        measured.select(kept), on=["layer", "sample"], suffix=" measured", maintain_order="left"
+        measured.select(columns), on=["layer", "sample"], suffix=" measured", maintain_order="left"
     )
-    either = [pl.col("doubt") | pl.col("doubt measured")] if "doubt" in kept else []
+    either = [pl.col("doubt") | pl.col("doubt measured")] if "doubt" in columns else []
     return apart.select(
         pl.exclude("value", "metric", "doubt", "value measured", "doubt measured"),
         pl.lit(_SLACK).alias("metric"),

@@ -55,8 +55,8 @@ def cost(config: Config) -> Cost:
     streams = (lengths + 3) / 2 + config.by_head * spec.layers * spec.heads / 2
     samples, tokens, _ = config.subject.x.shape
     at_once = 4.0 * min(samples, config.subject.batch_size) * tokens * (lengths + 1)
-    held = Cost(bytes=at_once * (4 * spec.width + 2 * spec.mlp_width))
-    return Cost.of_forward(config.subject).times(streams) + held
+    activations = Cost(bytes=at_once * (4 * spec.width + 2 * spec.mlp_width))
+    return Cost.of_forward(config.subject).times(streams) + activations
 
 
 def run(config: Config, on_step: kit.OnStep) -> kit.Result:
@@ -70,12 +70,12 @@ def run(config: Config, on_step: kit.OnStep) -> kit.Result:
     error, complete = math.nan, True
     for batch, on_part in kit.tracked(config.subject.batches(), on_step):
         masks = {"token_mask": batch.token_mask, "measured": batch.measured}
-        found = path_lengths(
+        lengths = path_lengths(
             network, batch.x, count=config.count, max_length=config.max_length, **masks
         )
-        measured = [found.table]
+        measured = [lengths.table]
         if batch.start == 0:
-            error, complete = found.reconstruction_error, found.complete
+            error, complete = lengths.reconstruction_error, lengths.complete
         if config.by_head:
             on_part(0.5)
             measured.append(head_shares(network, batch.x, **masks).table)

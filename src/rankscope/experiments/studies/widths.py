@@ -118,8 +118,8 @@ def _check(config: Config) -> None:
         if name not in known:
             raise InputError(f"there is no {name!r} to vary; choose among {', '.join(known)}.")
         for setting in settings:
-            whole = name == SCALE or float(setting).is_integer()
-            if not (setting > 0 and whole):
+            allowed = name == SCALE or float(setting).is_integer()
+            if not (setting > 0 and allowed):
                 raise InputError(f"{name}={setting} cannot be built; use positive whole numbers.")
 
 
