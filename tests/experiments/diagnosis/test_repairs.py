@@ -244,7 +244,7 @@ def test_the_repaired_checkpoint_is_written_beside_the_model_and_is_sound(tmp_pa
     assert (dead.fate, dead.layer, dead.part) == ("collapse", 2, "MLP")
     assert dead.module == "encoder.layer.1.output.dense.weight"
     assert f"`{dead.module}`" in dead.cause
-    assert "drawn anew" in dead.remedy
+    assert "reinitialised" in dead.remedy
     assert "the problem lies in this model's weights" in dead.remedy
     assert str(fixed) in found.sentences[-1]
     assert (model / "model.safetensors").read_bytes() == kept
@@ -261,7 +261,7 @@ def test_nothing_is_overwritten(tmp_path: Path) -> None:
     for folder, why in ((model, "the model's own"), (tmp_path, "not empty"), ("file", "is a file")):
         with pytest.raises(InputError, match=why):
             check_folder(tmp_path / folder, subject)
-    with pytest.raises(InputError, match="a network is none"):
+    with pytest.raises(InputError, match="which a network does not have"):
         check_folder(tmp_path / "new", subject_of())
     healthy = examine(zoo.subject_of(zoo.make_model("bert", 3, 0), zoo.Config()))
     assert "Nothing was written" in write_repaired(healthy, subject, tmp_path / "new")

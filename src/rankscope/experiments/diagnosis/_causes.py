@@ -1,8 +1,8 @@
-"""Why: which weights are unusual beside other layers and the untrained twin.
+"""Why: which weights are unusual compared with other layers and the untrained twin.
 
 Every weight (a matrix, its bias, a norm's gain, an embedding table) is described by a few figures
 (``_weights``), which the same weight has in the other layers and in a freshly drawn model. One that
-differs from both is a suspect; whether it is to blame shows when it is mended (``_repairs``).
+differs from both is a suspect; a repair shows whether it is the cause (``_repairs``).
 """
 
 import math
@@ -174,35 +174,39 @@ def groups(suspected: Sequence[Suspect]) -> list[Group]:
     return sorted(gathered, key=lambda group: -group[0].score)
 
 
-WORDS: Final[dict[Figure, str]] = {
-    "size": "root mean square",
-    "directions": "directions (participation ratio)",
-    "dead rows": "share of rows that are zero",
-    "dead columns": "share of columns that are zero",
-    "bias": "size beside what its matrix gives",
-    "gain": "median gain",
-    "equal rows": "relative dispersion of its rows",
+WORDS: Final[dict[Figure, tuple[str, str]]] = {
+    "size": ("root mean square", "has a root mean square of {}"),
+    "directions": ("directions (participation ratio)", "has {} directions (participation ratio)"),
+    "dead rows": ("share of rows that are zero", "has a share of {} zero rows"),
+    "dead columns": ("share of columns that are zero", "has a share of {} zero columns"),
+    "bias": (
+        "size relative to its matrix's output",
+        "has {} times the size of its matrix's output",
+    ),
+    "gain": ("median gain", "has a median gain of {}"),
+    "equal rows": ("relative dispersion of its rows", "has rows of relative dispersion {}"),
 }
+"""Every figure in a table, and in a sentence."""
 
 
 def describe(suspect: Suspect) -> str:
     """What is unusual about a weight, after its path."""
     figure, value = suspect.figure, short(suspect.value, digits=2)
-    beside = f"untrained {short(suspect.fresh, digits=2)}"
+    beside = f"{short(suspect.fresh, digits=2)} untrained"
     if suspect.elsewhere is not None:
-        beside = f"elsewhere {short(suspect.elsewhere, digits=2)}, {beside}"
+        beside = f"{short(suspect.elsewhere, digits=2)} in other layers, {beside}"
     path = f"`{suspect.path}`"
     if suspect.weight.value.numel() < suspect.weight.stored.numel():
         path += f" ({suspect.weight.role})"  # of several matrices that are stored as one
     words = isinstance(suspect.weight.module, nn.Embedding)
     if figure == "equal rows" and suspect.value < thresholds.EQUAL_ROWS and words:
         return (
-            f"{path}: all rows are equal (relative dispersion {value}, {beside}), so "
-            "that every word has the same embedding"
+            f"{path} has equal rows (relative dispersion {value}, {beside}), so every word has "
+            "the same embedding"
         )
-    what = WORDS[figure]
+    _, phrase = WORDS[figure]
     if suspect.weight.role.endswith("norm bias"):
-        what = "norm bias beside its gain"
+        phrase = "has a size of {} relative to the gain of the norm"
     elif figure == "directions" and suspect.weight.value.ndim == 1:
-        what = "features it lets through (participation ratio)"
-    return f"{path}: {what} {value}, {beside}"
+        phrase = "passes {} features (participation ratio)"
+    return f"{path} {phrase.format(value)} ({beside})"

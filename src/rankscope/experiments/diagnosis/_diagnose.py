@@ -1,4 +1,4 @@
-"""From a subject to everything a diagnosis says; each chapter is measured once and told once."""
+"""From a subject to the result of a diagnosis; each chapter is measured once."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -18,13 +18,7 @@ from rankscope.experiments.diagnosis import _chapters as chapters
 from rankscope.experiments.diagnosis import _references as references
 from rankscope.experiments.diagnosis._answers import explain, repair_part, why_part
 from rankscope.experiments.diagnosis._evidence import Loss, RuleEvidence
-from rankscope.experiments.diagnosis._measure import (
-    STATES,
-    ModelFigures,
-    masks,
-    measure,
-    rows,
-)
+from rankscope.experiments.diagnosis._measure import STATES, ModelFigures, masks, measure, rows
 from rankscope.experiments.diagnosis._repairs import Mended, check_folder, mend, write_repaired
 from rankscope.experiments.diagnosis._rules import RULES
 from rankscope.experiments.diagnosis._texts import text_rows
@@ -36,9 +30,9 @@ _MOST_TOLD: Final = 3
 _FEW: Final = 8
 """Samples on which other networks and other inputs are tried beside the model itself."""
 _SAMPLES: Final = 4
-"""Samples that the slower questions are asked about."""
+"""Samples for the slower questions."""
 _LONGEST: Final = 12.0
-"""Seconds that one of them may take; what takes longer is asked about one sample, or left out."""
+"""Seconds that one of them may take; otherwise it uses one sample, or is left out."""
 _ADVICE_TOKENS: Final = 32
 
 Chapter = tuple[Part, pl.DataFrame | None]
@@ -68,7 +62,7 @@ def diagnose_subject(
     read = chapters.reading_part(subject.check, *subject.x.shape[:2])
     if subject.check is not None and not subject.check.fits:
         why = (
-            "Most tokens are unknown to the tokeniser, so whatever was measured is not about text."
+            "Most tokens are unknown to the tokeniser, so the measurements say nothing about text."
         )
         return {
             "headline": Headline("No verdict: the text does not fit the model"),
@@ -160,12 +154,9 @@ def examine(subject: kit.Subject, seed: int = 0) -> Mended:
 
 
 def _mend(
-    subject: kit.Subject,
-    measured: ModelFigures,
-    fresh: ModelFigures | None,
-    on_step: kit.OnStep,
+    subject: kit.Subject, measured: ModelFigures, fresh: ModelFigures | None, on_step: kit.OnStep
 ) -> Mended:
-    """What is to blame for what the rules find, and what mends it; figures are of few samples."""
+    """The causes of the findings, and their repairs; figures are of few samples."""
     judge_one = partial(judge_few, subject, fresh)
     return mend(subject, measured, fresh, judge_one, _first, on_step)
 
@@ -182,7 +173,7 @@ def _first(subject: kit.Subject) -> kit.Subject:
 def judge_few(
     subject: kit.Subject, twin: ModelFigures | None, measured: ModelFigures
 ) -> tuple[Finding, ...]:
-    """Every rule that asks nothing of shorter texts."""
+    """Every rule that needs no shorter texts."""
     nothing = torch.full_like(measured.tokens, torch.nan, dtype=torch.float64)
     evidence = _evidence(subject, measured, nothing, "shorter texts were not read", twin)
     return tuple(rule.finding(evidence) for rule in RULES)
@@ -198,9 +189,7 @@ def _evidence(
     tokens, device = subject.x.shape[1], subject.x.device
     masks = set(subject.network.spec.masks)
     seen = [Visibility.of(mask, tokens, None, device) for mask in masks]
-    causal = all(
-        bool((visibility.uniform(torch.float64)[..., 0, 0] == 1).all()) for visibility in seen
-    )
+    causal = all(bool((sight.uniform(torch.float64)[..., 0, 0] == 1).all()) for sight in seen)
     epsilon = torch.finfo(subject.x.dtype).eps
     return RuleEvidence(measured, exponents, why_not, epsilon, twin, causal)
 
@@ -224,7 +213,7 @@ def judge(
 
 
 def _news(findings: Sequence[Finding]) -> list[Finding]:
-    """What is there, then what is under way, then what is no loss: as much as is told."""
+    """The findings of the headline: present, then under way, then noted."""
     order = {"collapse": 0, "slow": 1, "noted": 2}
     news = [finding for finding in findings if finding.fate in order]
     # Stable: the kinds' own order otherwise; what weights show comes before other notes.
@@ -233,7 +222,7 @@ def _news(findings: Sequence[Finding]) -> list[Finding]:
 
 
 def _headline(findings: Sequence[Finding]) -> Headline:
-    """What was found in a few words."""
+    """The findings in a few words."""
     news = _news(findings)
     if not news:
         return Headline("No collapse", "holds")
@@ -257,10 +246,10 @@ def _headline(findings: Sequence[Finding]) -> Headline:
 def _answers(
     findings: Sequence[Finding], lost: str, held_against: str, tried: Sequence[Listing]
 ) -> list[tuple[str, str]]:
-    """Sentences, each under what it answers; ``tried`` are tables of what could be changed."""
+    """Sentences, each with the question it answers; ``tried`` are tables of changes."""
     news = _news(findings)
     if news:
-        # The headline names the others, too; what is said of them is for who wants all of it.
+        # The headline names the others, too; their sentences follow without a label.
         labels = ["where", *[""] * (len(news) - 1)]
         answers = list(zip(labels, (finding.sentence for finding in news), strict=True))
     else:  # the first finding, on depth, has the figures
@@ -269,31 +258,32 @@ def _answers(
         agree = f" All {plural(samples, 'sample')} agree." if samples > 1 else ""
         agree = f" Not all samples agree: {' '.join(near)}" if near else agree
         answers = [("where", findings[0].sentence + agree)]
-    causes = dict.fromkeys(finding.cause for finding in news if finding.cause)
-    answers += [("why", cause) for cause in causes] or [("why", lost)]
+    causes = [finding.cause for finding in news if finding.cause]
+    # Causes and repairs of the other findings are in the chapters Why and What now.
+    answers.append(("why", next(iter(causes), lost)))
     answers.append(("" if causes else "untrained", held_against))  # causes have their own
-    remedies = dict.fromkeys(finding.remedy for finding in news if finding.remedy)
-    answers += [("what now", remedy) for remedy in remedies or [_without_remedy(news, tried)]]
+    remedies = (finding.remedy for finding in news if finding.remedy)
+    answers.append(("what now", next(remedies, _without_remedy(news, tried))))
     return [(label, sentence) for label, sentence in answers if sentence]
 
 
 def _without_remedy(news: Sequence[Finding], tried: Sequence[Listing]) -> str:
     """What there is to do where no finding says so: by changes of the structure, if any helped."""
     if not news or news[0].fate == "noted":
-        return "Nothing has to be mended."
+        return "No repair is needed."
     if tried and tried[0].title == references.REMEDIES:
         (_, before, _), *better = tried[0].rows
         if not better:
-            return "No change of the structure that was tried on these weights helps."
+            return "None of the changes of the structure that were tried with these weights helps."
         change, after, _ = better[0]
         figures = " to ".join(short(float(figure or 0), digits=2) for figure in (before, after))
         return (
-            f"With {change}, these weights raise the lowest residual from {figures}; a model that "
-            "works needs training with it."
+            f"With {change} and the same weights, the lowest relative residual changes from "
+            f"{figures}; to be useful, the model would have to be trained with this change."
         )
     return (
-        "No repair of single weights is known for this, or none that was tried helps; changes of "
-        "the design are on the page."
+        "No repair of single weights helps, or none is known for this; the page lists changes of "
+        "the design."
     )
 
 
@@ -326,21 +316,21 @@ def _core_chapter(subject: kit.Subject, on_step: kit.OnStep) -> Chapter:
         subject,
         on_step,
         "The pure-attention core",
-        "The same attention without skips, MLPs and norms, which the theorems of Dong et al. 2021 "
-        "are about, in arithmetic that does not end where floats do.",
+        "The same attention without skip connections, MLPs and norms, the network of the theorems "
+        "of Dong et al. 2021, in scaled arithmetic, which does not underflow.",
         drawn=(0, 1),
     )
 
 
 def _bound_chapter(subject: kit.Subject, on_step: kit.OnStep) -> Chapter:
-    """What theory promises for that core, sample by sample."""
+    """Bounds for that core, sample by sample."""
     part, table = _ask(
         bounds,
         lambda some: bounds.Config(_core(some)),
         subject,
         on_step,
         "Bounds against measurement",
-        "What the theorems promise for that core, and what happens.",
+        "Bounds of the theorems for that core, compared with measurements.",
         drawn=(0, 2),
     )
     if table is None:
@@ -381,8 +371,8 @@ def _advice_chapter(subject: kit.Subject, seed: int, on_step: kit.OnStep) -> Cha
         subject,
         on_step,
         "The design",
-        "Changes of the design, tried on its random networks: predicted first, and the best of "
-        "them measured. A trained model has to be trained anew to have any of them.",
+        "Changes of the design on random networks: all are predicted, and the best are measured. "
+        "A trained model would have to be trained again with the change.",
         at_most=1,
     )
     tried = table is not None and table["variant"].n_unique() > 1
@@ -400,7 +390,7 @@ def _ask(
     at_most: int = _SAMPLES,
     drawn: tuple[int, ...] = (0,),
 ) -> Chapter:
-    """The answer of another question as a chapter; one that cannot be had says why."""
+    """The answer of another question as a chapter, or the reason why it is missing."""
     for count in dict.fromkeys((min(at_most, len(subject.x)), 1)):
         try:
             config = configure(references.first_samples(subject, count))
@@ -411,8 +401,8 @@ def _ask(
         except RankscopeError as error:
             return Part(title, (f"Left out: {str(error).rstrip('.')}.",)), None
         return _embed(result, title, opening, drawn)
-    why = f"it would take about {duration(seconds)}; `rankscope {module.ENTRY.id}` answers it"
-    return Part(title, (f"Left out: {why} on its own.",)), None
+    why = f"it would take about {duration(seconds)}; run `rankscope {module.ENTRY.id}` for it"
+    return Part(title, (f"Left out: {why}.",)), None
 
 
 def _embed(result: kit.Result, title: str, opening: str, drawn: tuple[int, ...]) -> Chapter:

@@ -41,7 +41,7 @@ STATES, STEPS, HEADS, SPECTRUM, TOKENS = "states", "steps", "heads", "spectrum",
 SUBLAYERS: Final = "sublayers"
 """Values of the column ``part``: each is drawn on its own."""
 VIEWS: Final = ("mean", "first token", "last token")
-"""What stands for a whole text: the mean of its tokens, or one of them."""
+"""The vectors that represent a text: the mean of its tokens, or one of them."""
 _TINY: Final = 1e-300
 _SHOWN: Final = 0.005
 """Part of a residual by which another one has to differ to show in two digits."""
@@ -124,8 +124,8 @@ def _refuse_overflow(x: Tensor, token_mask: Tensor | None, layer: int) -> None:
         wide = x.dtype == torch.float64
         wider = "" if wide else f"; {x.dtype} may be too narrow (--dtype float64)"
         raise InputError(
-            f"the output of layer {layer} of sample {sample} is not finite, so nothing can be said "
-            f"about it{wider}."
+            f"the output of layer {layer} of sample {sample} is not finite, so it cannot be "
+            f"diagnosed{wider}."
         )
 
 
@@ -136,7 +136,7 @@ def head_figures(
 
     The mean entropy of the rows over that of attention even over all keys a query sees, τ, and the
     mean weight of the first real token as a key, over the queries that come after it. NaN where
-    there is nothing to tell: queries that see one key only, too many tokens for τ.
+    it is undefined or too costly: queries that see one key only, too many tokens for τ.
     """
     batch, heads, tokens, _ = pattern.shape
     if token_mask is None:
@@ -219,8 +219,8 @@ def _sublayer_figures(stages: Sequence[Stage], counted: Tensor) -> dict[str, dic
     ``sizes``: its length over that of the state it is added to, token by token, because some tokens
     are much longer than others: the median. ``lengths``: the length itself, per root of the width.
     ``spreads``: what of it differs from token to token, in the size of the state. A norm after the
-    sum replaces the state, so that its output is told by itself; of several norms of a block, the
-    one with the smallest output counts.
+    sum replaces the state, so its output stands alone; of several norms of a block, the one with
+    the smallest output counts.
     """
     nothing = torch.full((len(counted),), torch.nan, dtype=torch.float64)
     figures = {name: dict.fromkeys(PARTS, nothing) for name in SUBLAYER_FIGURES}
@@ -246,7 +246,7 @@ def _sublayer_figures(stages: Sequence[Stage], counted: Tensor) -> dict[str, dic
 
 
 def _logit_scale(logits: Tensor, visibility: Visibility, token_mask: Tensor) -> Tensor:
-    """By sample and head, how far the logits of a query lie apart: their standard deviation.
+    """By sample and head, the standard deviation of the logits of a query.
 
     The mean over the queries, which are real tokens; what a query does not see has no part in it.
     """
@@ -260,7 +260,7 @@ def _logit_scale(logits: Tensor, visibility: Visibility, token_mask: Tensor) -> 
 
 
 def _text_views(x: Tensor, counted: Tensor) -> Tensor:
-    """What may stand for each text, as (view, feature, sample), in the order of ``VIEWS``.
+    """The vectors that represent each text, as (view, feature, sample), in the order of ``VIEWS``.
 
     The mean is without giants, which are about the same in every text.
     """
@@ -311,7 +311,7 @@ class ModelFigures:
 
     @property
     def logit_scales(self) -> dict[str, Tensor]:
-        """Of attention by layer and sample: how far the logits lie apart, the mean of the heads."""
+        """Standard deviation of the logits by layer and sample, the mean of the heads."""
         return {"attention": self.logits.nanmean(1)}
 
     @property
@@ -332,7 +332,7 @@ class ModelFigures:
 
     @property
     def has_giants(self) -> bool:
-        """Whether tokens that are very long make another curve of it."""
+        """Whether very long tokens change this curve."""
         with_giants = self.residual.quantile(0.5, dim=-1)
         return bool(((self.typical_residual - with_giants).abs() > _SHOWN * with_giants).any())
 
@@ -353,10 +353,10 @@ def _combined(
             return values[0]
         return {key: combine([by_key[key] for by_key in values]) for key in values[0]}
 
-    names = [field.name for field in fields(ModelFigures)]
-    return ModelFigures(
-        **{name: combine_field([getattr(part, name) for part in parts]) for name in names}
-    )
+    by_part = {
+        field.name: [getattr(part, field.name) for part in parts] for field in fields(parts[0])
+    }
+    return ModelFigures(**{name: combine_field(values) for name, values in by_part.items()})
 
 
 @torch.no_grad()
@@ -402,10 +402,8 @@ def _measure_batch(network: Network, batch: Batch, on_step: kit.OnStep) -> Model
         return {name: torch.stack([layer[name] for layer in layers]) for name in layers[0]}
 
     def padded(layers: Sequence[Tensor]) -> Tensor:
-        stacked_values = torch.stack(list(layers))  # NaN where there are fewer values than are kept
-        return pad(
-            stacked_values, (0, 0, 0, MOST_VALUES - stacked_values.shape[1]), value=torch.nan
-        )
+        values = torch.stack(list(layers))  # NaN where there are fewer values than are kept
+        return pad(values, (0, 0, 0, MOST_VALUES - values.shape[1]), value=torch.nan)
 
     return ModelFigures(
         states=stacked([state for state, _ in figures]),

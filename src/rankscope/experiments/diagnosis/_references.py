@@ -1,4 +1,4 @@
-"""What to hold a model against: other inputs, other weights, other designs; and its samples."""
+"""References for a model: other inputs, other weights, other designs; and choices of samples."""
 
 import math
 from dataclasses import replace
@@ -30,7 +30,7 @@ _SAMPLES: Final = 2
 _MOST: Final = 8
 """Remedies that are listed."""
 REMEDIES: Final = (
-    "On this very model, with its own weights: relative residual (medians over the samples)"
+    "Changes of the design with this model's weights: relative residual (medians over samples)"
 )
 LEAST_TOKENS: Final = 32
 """Tokens of a text below which an eighth of it says nothing."""
@@ -54,8 +54,8 @@ def usable(subject: kit.Subject) -> tuple[kit.Subject, tuple[str, ...]]:
         return subject, ()
     if not bool(long_enough.any()):
         raise InputError(
-            "no sample has two tokens that count, so that there is nothing to tell apart; give "
-            "longer texts (or count special tokens)."
+            "no sample has two tokens that count, so there is nothing to compare; give longer "
+            "texts (or count special tokens)."
         )
     check = subject.check
     some = replace(
@@ -195,35 +195,35 @@ def beside(table: pl.DataFrame, measured: ModelFigures) -> str:
         last = float(ends.median())  # type: ignore[arg-type]
         end = float(measured.residual[-1, : len(ends)].quantile(0.5))
         if max(last, end) < thresholds.COLLAPSED_RESIDUAL:
-            said.append("With fresh weights in its blocks it collapses as well.")
+            said.append("With random weights in its blocks it collapses as well.")
         else:
             samples = measured.residual.shape[-1]
             on = f" on the same {len(ends)} of {samples} samples" if len(ends) < samples else ""
             said.append(
-                "With fresh weights in its blocks it ends at a relative residual of "
-                f"{short(last, digits=2)}, as it is at {short(end, digits=2)}{on}."
+                "With random weights in its blocks the relative residual after the last layer is "
+                f"{short(last, digits=2)}, compared with {short(end, digits=2)} here{on}."
             )
     predicted = summary.filter(variant=_PREDICTED, metric=_EXPONENT).sort("layer")
     if predicted.height:
         low, high = float(predicted["low"][-1]), float(predicted["high"][-1])
         band = " to ".join(dict.fromkeys(power_of_ten(log10) for log10 in (low, high)))
         dispersion = float(measured.states["relative_dispersion"][-1, :_SAMPLES].quantile(0.5))
-        words = f"Predicted for fresh ones: a dispersion of {band}"
+        words = f"The relative dispersion predicted for random weights is {band}"
         alike = math.log10(thresholds.COLLAPSED_RESIDUAL)
         if end < thresholds.COLLAPSED_RESIDUAL and high < alike:
-            said.append(f"{words}, a collapse, too.")
+            said.append(f"{words}, also a collapse.")
         else:
             within = low - 1e-3 <= math.log10(max(dispersion, 1e-300)) <= high + 1e-3
             here = short(dispersion, digits=2)
-            said.append(f"{words}; as it is {here}{'' if within else ', not typical'}.")
+            said.append(f"{words}; here it is {here}{'' if within else ', outside this range'}.")
     return " ".join(said)
 
 
 def remedies(subject: kit.Subject, on_step: kit.OnStep) -> Listing:
-    """What other skips, norms and masks would do to the residual, best first; none if none helps.
+    """The residual with other skips, norms and masks, best first; no rows if none helps.
 
-    Nothing is trained anew: the figures say what the structure does to these weights' tokens, not
-    how well such a model would work.
+    Nothing is trained: the figures show the effect of the structure with these weights, not how
+    well such a model would work.
     """
     network, tokens = subject.network, subject.x.shape[1]
 
@@ -244,10 +244,10 @@ def remedies(subject: kit.Subject, on_step: kit.OnStep) -> Listing:
         if after[0] > before[0] and after[0] >= thresholds.REMEDY_FACTOR * before[0]:
             tried.append((change.words, *after))
     best = sorted(tried, key=lambda row: -row[1])[:_MOST]
-    note = "Nothing was trained anew: a model that works needs training with the change."
+    note = "Nothing was trained: to be useful, a model would have to be trained with the change."
     return Listing(
         REMEDIES,
         ("change", "lowest", "after the last layer"),
         (("as it is", *before), *best),
-        note if best else "Nothing that was tried on these weights helps.",
+        note if best else "None of the changes that were tried helps.",
     )

@@ -1,7 +1,7 @@
-"""What now: the repair that fits each cause, on the model's own weights, measured again.
+"""What now: the repair that fits each cause, applied to the model's weights and measured again.
 
-Weights are exchanged, never written to, and put back: the model stays as it is. What a repair
-restores is asked of the figure by which each finding was judged.
+Weights are exchanged and put back, never overwritten: the model is left unchanged. The effect of a
+repair is measured by the figure by which each finding was judged.
 """
 
 import math
@@ -21,12 +21,7 @@ from rankscope.experiments.diagnosis import _causes as causes
 from rankscope.experiments.diagnosis._causes import Suspect
 from rankscope.experiments.diagnosis._measure import VIEWS, ModelFigures, measure
 from rankscope.experiments.diagnosis._texts import between_texts
-from rankscope.experiments.diagnosis._weights import (
-    Product,
-    Weight,
-    is_passed_through,
-    products,
-)
+from rankscope.experiments.diagnosis._weights import Product, Weight, is_passed_through, products
 from rankscope.numerals import plural, short
 from rankscope.results import Finding
 from rankscope.streams import stream
@@ -35,15 +30,15 @@ _GROUPS: Final = 5
 """Parts that are tried at first; fewer in each round that follows."""
 _ROUNDS: Final = 3
 RESTORED: Final = 0.25
-"""Part of what was lost that a repair must bring back to be told."""
+"""Share of a loss that a repair must restore to be reported."""
 _ENOUGH: Final = 0.9
 """Part of what mending all of a group restores, which a single weight must restore to be named
 alone."""
 _TOLD: Final = 3
-"""Weights of a group that are told one by one."""
+"""Weights of a group that are named one by one."""
 _LISTED: Final = 12
 _WEIGHTS: Final[Mapping[str, float]] = {"collapse": 1.0, "slow": 0.5, "noted": 0.25}
-"""What restoring a finding counts, by its fate; others are not bad."""
+"""Weight of a restored finding, by its fate; findings of other fates are not bad."""
 _DEAD: Final = 1e-3
 """Part of the usual size below which a weight cannot be rescaled, since nothing is left of it."""
 
@@ -58,10 +53,10 @@ Changes = Mapping[int, tuple[nn.Parameter, Tensor]]
 
 @dataclass(frozen=True)
 class Cause:
-    """What is to blame: mending ``members`` restores what is lost.
+    """A cause: repairing ``members`` restores what was lost.
 
-    ``restored`` is the part of the loss that comes back, by kind of finding; ``repair`` says what
-    was done, ``drawn`` whether numbers had to be drawn anew, and ``after`` what is measured then.
+    ``restored`` is the share of the loss that is restored, by kind of finding; ``repair`` describes
+    the change, ``drawn`` is whether weights were reinitialised, and ``after`` are the figures then.
     """
 
     members: causes.Group
@@ -94,10 +89,10 @@ class Cause:
 
 @dataclass(frozen=True)
 class Mended:
-    """What was found, what is to blame, the weights that mend it, and what is measured with them.
+    """Findings, their causes, the repaired weights, and the figures measured with them.
 
-    ``tried`` are all repairs of a single part, the best first, of which ``causes`` are those that
-    were kept, one upon the other. ``twin`` is what the untrained twin shows.
+    ``tried`` are all repairs of a single part, the best first; ``causes`` are those that were kept,
+    each applied on top of the previous ones. ``twin`` are the findings of the untrained twin.
     """
 
     findings: tuple[Finding, ...]
@@ -108,10 +103,10 @@ class Mended:
     after: ModelFigures
     fresh: ModelFigures | None
     remaining: tuple[Finding, ...]
-    """Findings, as judged with the repair."""
+    """Findings after all repairs."""
     twin: tuple[Finding, ...]
     unusual: tuple[Suspect, ...]
-    """The most unusual weights, to blame or not."""
+    """The most unusual weights, causes or not."""
     products: tuple[Product, ...]
     """By layer, queries with keys and values with outputs."""
 
@@ -419,12 +414,12 @@ class _Bench:
             factor = min(1.0, suspect.usual / suspect.value)
             return f"multiplied by {short(factor, digits=2)}", False
         if suspect.figure == "equal rows" and not self._redrawn(suspect):
-            return "without the mean of its rows", False
+            return "with the mean of its rows subtracted", False
         if suspect.figure == "directions" and suspect.weight.value.ndim == 1:
             return f"clipped at {_CLIPPED:g} times its median", False
         if self._redrawn(suspect):
             part = suspect.figure in ("dead rows", "dead columns")
-            return f"{'zero ' + suspect.figure[5:] + ' ' if part else ''}drawn anew", True
+            return f"{'zero ' + suspect.figure[5:] + ' ' if part else ''}reinitialised", True
         return f"multiplied by {short(suspect.usual / suspect.value, digits=2)}", False
 
 
@@ -435,8 +430,8 @@ def check_folder(folder: Path, subject: kit.Subject) -> None:
     """
     if subject.origin is None:
         raise InputError(
-            f"fix={str(folder)!r} writes a repaired checkpoint, and a network is none; give a "
-            "model (a folder, a Hub id, one of transformers)."
+            f"fix={str(folder)!r} writes a repaired checkpoint, which a network does not have; "
+            "give a model (a folder, a Hub id, or one of transformers)."
         )
     if folder.exists() and not folder.is_dir():
         raise InputError(f"{folder} is a file; name a folder that does not exist yet.")
@@ -454,7 +449,7 @@ def write_repaired(mended: Mended, subject: kit.Subject, folder: Path) -> str:
     check_folder(folder, subject)
     assert subject.origin is not None
     if not mended.causes:
-        return f"Nothing was written to {folder}: there is no repair that helps."
+        return f"Nothing was written to {folder}: no repair helps."
     with exchanged(mended.changes, subject.origin.model, subject.network):
         subject.origin.save(folder)
-    return f"The repaired model is in {folder}; `rankscope diagnose {folder}` looks at it."
+    return f"The repaired model is in {folder}; check it with `rankscope diagnose {folder}`."

@@ -1,4 +1,4 @@
-"""Tokens of a sample beside each other: distances, angles, twins, and which of them are giants."""
+"""Distances and angles between the tokens of a sample, and which tokens are very long."""
 
 from typing import Final
 
@@ -40,7 +40,7 @@ def cosines(x: Tensor) -> Tensor:
 def turn(before: Tensor, after: Tensor, counted: Tensor) -> Tensor:
     """By which angle tokens are turned, in radians: the median over the tokens of each sample.
 
-    Token by token, because one that is much longer than the others would speak for all.
+    Token by token, because one that is much longer than the others would dominate a mean.
     """
     a, b = (_unit(x.to(after.device)) for x in (before, after))
     # Not from the cosine: near one it has lost the digits of a small angle.

@@ -101,7 +101,7 @@ def _describe(config: Config) -> str:
     return (
         f"Base: {NormSetting()}; {config.layers} layers, {config.deeper} times as many where a "
         f"sample is still apart, and again where it is level, one draw of weights, "
-        f"{config.samples} passages. Every case differs from it in what its name says. The search has "
+        f"{config.samples} passages. Each case changes what its name says. The search has "
         f"{config.draws} draws of weights and {config.samples} passages for each setting."
     )
 
