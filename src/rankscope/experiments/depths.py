@@ -38,7 +38,7 @@ _DOUBTS = ("doubt", "beyond")  # notes of a deep trace that say where its figure
 
 @checked
 @dataclass(frozen=True)
-class BundledTexts:
+class Passages:
     """What every network of a comparison reads: the first bundled passages."""
 
     width: int = 64
@@ -70,9 +70,9 @@ class DeepConfig(Config):
         return Network.random(spec, seed=self.seed)
 
     @property
-    def texts(self) -> BundledTexts:
+    def texts(self) -> Passages:
         """What the networks read."""
-        return BundledTexts(self.width, self.tokens, self.samples, self.seed)
+        return Passages(self.width, self.tokens, self.samples, self.seed)
 
     def provenance(self, experiment: str) -> dict[str, Any]:
         """That of every configuration, and the input in words."""

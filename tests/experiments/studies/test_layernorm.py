@@ -10,7 +10,7 @@ import torch
 from rich.console import Console
 
 from rankscope.experiments import kit, norm_outcomes
-from rankscope.experiments.depths import BundledTexts
+from rankscope.experiments.depths import Passages
 from rankscope.experiments.norm_cases import FACTORS, NormSetting, random_network
 from rankscope.experiments.norm_outcomes import Searched
 from rankscope.experiments.studies.layernorm import ENTRY, Config
@@ -70,7 +70,7 @@ def test_only_scaled_arithmetic_sees_the_collapse_go_on(found) -> None:
 
 
 def test_residuals_are_those_of_the_frobenius_norm(found) -> None:
-    x, mask = BundledTexts(8, 8, 3, 0)()
+    x, mask = Passages(8, 8, 3, 0)()
     with torch.no_grad():
         y = random_network(SMALL, 1, 0)(x, mask)
     spread = torch.linalg.matrix_norm(y - y.mean(1, keepdim=True)) / torch.linalg.matrix_norm(y)
@@ -84,7 +84,7 @@ def test_residuals_are_those_of_the_frobenius_norm(found) -> None:
 def test_tokens_that_stay_apart_are_followed_deeper_and_sit_on_two_poles(corner) -> None:
     poles = norm_outcomes.outcomes(corner.table)["poles"]
     assert poles.layers == 2 * 2 * 12
-    x, mask = BundledTexts(4, 16, 3, SPLIT)()
+    x, mask = Passages(4, 16, 3, SPLIT)()
     with torch.no_grad():
         states = random_network(POLES, 60, SPLIT)(x, mask)
     stay = [bool((y - y[0]).abs().max() > 0.1) for y in states]
@@ -142,7 +142,7 @@ def test_search_counts_what_a_plain_run_counts(found) -> None:
     expected, ranks = 0, []
     narrow = NormSetting(heads=1, width=4, tokens=16, logits=16.0, shared=True)
     for seed in range(2):
-        x, mask = BundledTexts(4, 16, 3, seed)()
+        x, mask = Passages(4, 16, 3, seed)()
         with torch.no_grad():
             y = random_network(narrow, 48, seed)(x, mask)
         spread = torch.linalg.matrix_norm(y - y.mean(1, keepdim=True)) / torch.linalg.matrix_norm(y)

@@ -163,7 +163,7 @@ def embedded(seed: int, width: int, tokens: int) -> tuple[Tensor, Tensor]:
     Words, positions and the segment are added, each as large as the others, and normalised: the
     segment, the same for all tokens, is a third of each, so that μ is √⅔ of the tokens' size.
     """
-    words, token_mask = depths.BundledTexts(width, tokens, 1, seed)()
+    words, token_mask = depths.Passages(width, tokens, 1, seed)()
     generator = stream(seed, "positions and segment")
     positions, segment = (
         torch.randn(rows, width, generator=generator, dtype=words.dtype)

@@ -1,4 +1,4 @@
-"""What a comparison says: a row for each model, who loses most, where they part, and in what."""
+"""The words of a comparison: which model loses most, where models differ, and in what."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -18,7 +18,7 @@ RESIDUAL: Final = "relative_residual"
 OF_TOKENS: Final = (RESIDUAL, "mean_cosine", "effective_rank", "token_norm")
 METRICS: Final = (*OF_TOKENS, "attention_entropy")
 _APART: Final = 0.1
-"""Medians that differ by no more than this share of the larger do not tell models apart."""
+"""Medians that differ by no more than this share of the larger count as equal."""
 
 
 class At(NamedTuple):
@@ -51,18 +51,18 @@ class ModelCurve:
 
     @property
     def name(self) -> str:
-        """What it is called."""
+        """Its label."""
         return self.model.label
 
     @cached_property
     def course(self) -> list[At]:
-        """The relative residual from what it reads to the last layer."""
+        """The relative residual from the input to the last layer."""
         rows = tables.summary(self.table.filter(metric=RESIDUAL)).sort("layer")
         return [At(*row) for row in rows.select("layer", "low", "median", "high").iter_rows()]
 
     @property
     def layers(self) -> int:
-        """How many it has."""
+        """The number of layers."""
         return self.course[-1].layer
 
     @property
@@ -98,10 +98,10 @@ def _change(first: float, second: float) -> float:
 
 
 def headline(models: Sequence[ModelCurve]) -> Headline:
-    """Who keeps its tokens apart best, and who worst."""
+    """Which model keeps its tokens apart best, and which worst."""
     most, *_, least = sorted(models, key=lambda model: model.apart)
     if _change(most.apart, least.apart) <= _APART:
-        return Headline("They keep their tokens about as far apart")
+        return Headline("All models keep their tokens about equally far apart")
     return Headline(
         f"{least.name} keeps its tokens apart best: the relative residual is "
         f"{short(least.apart, digits=2)} at its lowest, {short(most.apart, digits=2)} in "
@@ -110,8 +110,7 @@ def headline(models: Sequence[ModelCurve]) -> Headline:
 
 
 def sentences(models: Sequence[ModelCurve]) -> tuple[str, ...]:
-    """Whose tokens are most alike, where the two furthest apart part, in what, and what training
-    moved."""
+    """Whose tokens are most alike, where the two extremes separate, and what training changed."""
     most, *_, least = sorted(models, key=lambda model: model.apart)
     alike = min(models, key=lambda model: model.course[-1].median)
     lost = (
@@ -119,25 +118,25 @@ def sentences(models: Sequence[ModelCurve]) -> tuple[str, ...]:
         f"furthest apart in {least.name}: its relative residual {_fall(least)}."
     )
     if _change(most.apart, least.apart) <= _APART:
-        lost = f"Tokens are about as far apart in all: the relative residual {_fall(most)}."
+        lost = f"Tokens are about equally far apart in all: the relative residual {_fall(most)}."
     return (
         f"{lost}{_more_lost(models, most)}",
         _parting(most, least),
         f"After the last layer tokens are most alike in {alike.name}: a relative residual of "
         f"{alike.course[-1]}.",
-        f"At the end {most.name} and {least.name} {_difference(most, least)}.",
+        f"After the last layer {most.name} and {least.name} {_difference(most, least)}.",
         *_training(models),
     )
 
 
 def _more_lost(models: Sequence[ModelCurve], alike: ModelCurve) -> str:
-    """Who loses more on the way than the one whose tokens are most alike, which began lower."""
+    """The model that loses most of its input's residual, if that is another one."""
     most = min(models, key=lambda model: model.kept)
     if most is alike or _change(most.kept, alike.kept) <= _APART:
         return ""
     return (
-        f" Of what there was at the input {most.name} loses most, down to "
-        f"{short(most.kept, digits=2)} of it."
+        f" Relative to its input, {most.name} loses most: {short(most.kept, digits=2)} of the "
+        "residual remains."
     )
 
 
@@ -165,13 +164,13 @@ def by_step(curves: Sequence[ModelCurve]) -> pl.DataFrame | None:
 def _fall(measured: ModelCurve) -> str:
     lowest = measured.lowest
     if lowest.layer == 0:
-        return f"never falls below the {lowest} it has at the input"
+        return f"never falls below its value at the input, {lowest}"
     where = f"layer {lowest.layer} of {measured.layers}"
     return f"goes from {short(measured.course[0].median)} at the input to {lowest} at {where}"
 
 
 def _parting(first: ModelCurve, second: ModelCurve) -> str:
-    """From which depth on the samples of two models do not overlap."""
+    """The depth from which on the samples of two models do not overlap."""
     steps = max(first.layers, second.layers)
     start = steps + 1
     for step in range(steps, -1, -1):
@@ -183,14 +182,13 @@ def _parting(first: ModelCurve, second: ModelCurve) -> str:
     pair = f"{first.name} and {second.name}"
     if start > steps:
         return (
-            f"After the last layer the samples of {pair} overlap, or their medians differ by less "
-            "than a tenth: in the end they are not told apart."
+            f"After the last layer {pair} do not differ: their samples overlap, or their medians "
+            "differ by less than a tenth."
         )
-    where = (
-        f"layer {start}" if first.layers == second.layers else f"{start / steps:.0%} of the depth"
-    )
+    depth = f"{start / steps:.0%} of the depth"
+    where = f"layer {start}" if first.layers == second.layers else depth
     return (
-        f"{pair} part at {where if start else 'the input'}: from there on the 10th to 90th "
+        f"{pair} differ from {where if start else 'the input'} on: the 10th to 90th "
         "percentiles of their samples do not overlap, and their medians differ by more than a "
         "tenth."
     )
@@ -212,14 +210,14 @@ def _difference(first: ModelCurve, second: ModelCurve) -> str:
 
 
 def _training(curves: Sequence[ModelCurve]) -> list[str]:
-    """What moved from the first checkpoint of a training to its last, if these are some."""
+    """The change from the first checkpoint of a training run to the last, if there are any."""
     steps = [curve for curve in curves if curve.model.training]
     if len(steps) < 2 or len({curve.model.training for curve in steps}) > 1:
         return []
     course = [curve.lowest.median for curve in steps]
     falls = all(after <= before for before, after in pairwise(course))
     rises = all(after >= before for before, after in pairwise(course))
-    how = "falls all the way" if falls else "rises all the way" if rises else "goes up and down"
+    how = "always falls" if falls else "always rises" if rises else "goes up and down"
     first, last = steps[0], steps[-1]
     return [
         f"From {first.name} to {last.name} the smallest relative residual {how}, from "
@@ -228,7 +226,7 @@ def _training(curves: Sequence[ModelCurve]) -> list[str]:
 
 
 def warnings(curves: Sequence[ModelCurve]) -> tuple[str, ...]:
-    """What each read, where that needs saying, and whether all read the same."""
+    """Problems with the inputs, and whether all models read the same."""
     said = [
         f"{curve.name}: {warning}"
         for curve in curves
@@ -243,14 +241,13 @@ def warnings(curves: Sequence[ModelCurve]) -> tuple[str, ...]:
     if len(set(longest.values())) > 1:
         cut = ", ".join(f"{name} at {count} tokens" for name, count in longest.items())
         said.append(
-            f"Texts were cut at different lengths: {cut}; --length {min(longest.values())} gives "
-            "all of them the same."
+            f"Texts were cut at different lengths: {cut}; use --length {min(longest.values())} for "
+            "equal lengths."
         )
-    if len({curve.read for curve in curves} - {""}) > 1 and not all(
-        curve.measured_here for curve in curves
-    ):
+    all_new = all(curve.measured_here for curve in curves)
+    if len({curve.read for curve in curves} - {""}) > 1 and not all_new:
         inputs = "; ".join(f"{curve.name}, {curve.read}" for curve in curves)
-        said.append(f"They were not measured on the same input: {inputs}.")
+        said.append(f"The models were not measured on the same input: {inputs}.")
     return tuple(said)
 
 
@@ -270,8 +267,8 @@ def listings(curves: Sequence[ModelCurve]) -> tuple[Listing, ...]:
             "Relative residual",
             ("model", "layers", "input", "lowest", "samples", "at layer", "end"),
             tuple(residuals),
-            "Medians over the samples; 0 = all tokens alike. Samples are the 10th to 90th "
-            "percentile where it is lowest.",
+            "Medians over the samples; 0 = all tokens equal. Samples: the 10th to 90th percentile "
+            "at the lowest layer.",
         ),
         Listing(
             "After the last layer",

@@ -1,4 +1,4 @@
-"""Which change of a design would help? Alternatives by prediction, the best of them measured."""
+"""Which change of a design would help? Changes are predicted, and the best are measured."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -36,8 +36,8 @@ ENTRY = kit.question(
             "decades",
             "linear",
             "0 = within every limit",
-            "By how many decades random networks of a design break the limits of tokens kept "
-            "apart, their size, gradients across depth, queries' gradients and entropy, added up; "
+            "By how many decades random networks exceed the limits on relative dispersion, token "
+            "norm, gradients across depth, gradients of queries and attention entropy, summed; "
             "predicted.",
             includes=(0.0,),
         ),
@@ -115,7 +115,7 @@ ENTRY = kit.question(
             "more / before",
             "linear",
             "0 = as many as before",
-            "How many parameters a change adds, as a part of those there were.",
+            "The number of parameters that a change adds, as a share of those before.",
             includes=(0.0,),
         ),
         kit.Metric(
@@ -124,7 +124,7 @@ ENTRY = kit.question(
             "pairs seen / all",
             "linear",
             "1 = every token sees every token",
-            "The part of all pairs of tokens that the masks allow, over the layers.",
+            "The share of all pairs of tokens that the masks allow, over the layers.",
             includes=(0.0, 1.0),
         ),
     ),
@@ -132,7 +132,7 @@ ENTRY = kit.question(
 _Few = Annotated[int, Range(1, 1000)]
 AS_IS = "as it is"
 _LENGTH = 32
-"""Tokens that are read unless others are given; time goes with their square."""
+"""Default number of tokens; the time grows with its square."""
 _CHARTED = "log10_relative_dispersion"
 _LOWEST = -6.0
 """Decades that the chart goes down, where a collapse would make all other differences too small."""
@@ -152,7 +152,7 @@ _SHOWN = (
 
 @dataclass(frozen=True)
 class Config(kit.Question):
-    """How many networks are drawn for all changes, for the best, and measured of the very best."""
+    """The number of draws for all changes and for the best, and of networks that are measured."""
 
     draws: _Few = 8
     first_draws: _Few = 2
@@ -166,13 +166,13 @@ class Config(kit.Question):
         self.subject.refuse_measured(ENTRY.asks.all_tokens)
         if not bool((dispersion(self.subject.x, token_mask=self.subject.token_mask) > 0).all()):
             raise InputError(
-                "the tokens of some sample are all alike, so that there is nothing to keep apart; "
-                "give two different tokens or more."
+                "all tokens of some sample are equal, so there are no differences to keep; give at "
+                "least two different tokens."
             )
 
 
 def cost(config: Config) -> Cost:
-    """What it will take: every change predicted, some again, a few networks measured."""
+    """The cost: every change predicted, some again, a few networks measured."""
     subject = config.subject
     tried = len(advice.changes(drawable(subject.network), subject.x.shape[1])) + 1
     draws = tried * config.first_draws + (1 + config.candidates) * config.draws
@@ -229,8 +229,8 @@ def run(config: Config, on_step: kit.OnStep) -> kit.Result:
         drawings=(
             kit.Drawing(
                 "by_depth",
-                "The design as it is and the changes that help most: predicted, and measured on "
-                "random networks that share no weight with the prediction.",
+                "The unchanged design and the changes that help most: predicted, and measured on "
+                "random networks that share no weights with the prediction.",
                 _CHARTED,
                 {"lowest": _LOWEST} if lowest < _LOWEST else {},
             ),
@@ -240,12 +240,12 @@ def run(config: Config, on_step: kit.OnStep) -> kit.Result:
 
 
 def _headline(original: Trial, helping: Sequence[Trial]) -> Headline:
-    """Whether anything is missing, and what helps most."""
+    """Whether the design meets all limits, and what helps most."""
     if not original.spread.high:
-        return Headline("The design keeps all limits", "holds")
+        return Headline("The design meets all limits", "holds")
     if not helping:
-        return Headline("The design falls short, and nothing tried helps", "collapse")
-    return Headline(f"The design falls short; most helps: {helping[0].change.words}", "slow")
+        return Headline("Limits are exceeded, and no change that was tried helps", "collapse")
+    return Headline(f"Limits are exceeded; the best change: {helping[0].change.words}", "slow")
 
 
 def _table(trials: Sequence[Trial], charted: Sequence[Trial]) -> pl.DataFrame:

@@ -1,4 +1,4 @@
-"""What theory promises beside what happens: every bound, layer by layer."""
+"""Bounds of the theory compared with measurements: every bound, layer by layer."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
@@ -16,7 +16,7 @@ from rankscope.results import Role
 
 ENTRY = kit.question(
     "bounds",
-    "What does theory promise?",
+    "What does theory guarantee?",
     asks=kit.Asks(
         samples=4,
         without="skip,mlp,norm",
@@ -35,7 +35,7 @@ OF_ALL_LAYERS: Mapping[str, str] = {
     "log10_depth_bound": "Dong et al. 2021, all layers",
     "log10_depth_input_bound": "bound from the input's norm, all layers",
 }
-"""Bounds on the whole way from the input."""
+"""Bounds from the input to a layer."""
 ROLES: Mapping[str, Role] = dict.fromkeys(
     (*OF_ONE_LAYER.values(), *OF_ALL_LAYERS.values()), "bound"
 )
@@ -45,16 +45,16 @@ _CURVES = {_METRIC: MEASURED, **OF_ONE_LAYER, **OF_ALL_LAYERS}
 
 @dataclass(frozen=True)
 class Config(kit.Question):
-    """Nothing is to be chosen but the subject, all of whose tokens count."""
+    """Only the subject; all of its tokens count."""
 
 
 def cost(config: Config) -> Cost:
-    """What it will take: every layer's scores twice, and best centers."""
+    """The cost: every layer's scores twice, and optimal centers."""
     return Cost.of_deep_trace(config.subject).times(2) + Cost.of_centers(config.subject).times(4)
 
 
 def run(config: Config, on_step: kit.OnStep) -> kit.Result:
-    """The residual of every layer beside its bounds; where one does not apply, why."""
+    """The residual of every layer and its bounds; if one does not apply, the reason."""
     subject = config.subject
     subject.refuse_measured(ENTRY.asks.all_tokens)
     joined = _join(
@@ -69,12 +69,12 @@ def run(config: Config, on_step: kit.OnStep) -> kit.Result:
     sentences = [*subject.reduced, *replace(joined, traced=None).sentences]
     if drawn:
         sentences.append(
-            f"The samples differ in which bounds apply to them, so charts show {drawn} alone, to "
-            "which most do; the table has all of them."
+            f"Not all bounds apply to all samples: charts show only {drawn}, to which most bounds "
+            "apply; the table has all samples."
         )
     return ENTRY.result(
         config,
-        question="Does the theory cover this network, and how far is its promise from the truth?",
+        question="Does the theory cover this network, and how tight are its bounds?",
         sentences=sentences,
         table=table,
         about={"residuals": "composite norm, best center"},
@@ -125,7 +125,7 @@ def _alike(table: pl.DataFrame) -> tuple[pl.DataFrame, str]:
 
 
 def _drawings(table: pl.DataFrame, drawn: str) -> tuple[kit.Drawing, ...]:
-    """Every chart there are rows for: a network out of the theory's reach has no bound to draw."""
+    """Every chart with rows: a network that the theory does not cover has no bounds."""
     part = {"part": (drawn,)} if drawn else {}
     present = set((table.filter(part=drawn) if drawn else table)["variant"])
     one_layer, all_layers = (
@@ -140,21 +140,21 @@ def _drawings(table: pl.DataFrame, drawn: str) -> tuple[kit.Drawing, ...]:
         charts.append(kit.Drawing("by_depth", caption, metric, only=only, roles=roles, title=title))
 
     if one_layer:
-        caption = "What a layer can leave at most, given its true input."
+        caption = "An upper bound on what a layer leaves, given its true input."
         draw("Bounds on one layer", caption, _METRIC, MEASURED, *one_layer)
-        caption = "By which factor each is above what was measured."
-        draw("How far above the truth they are", caption, _SLACK, *one_layer)
+        caption = "The factor between each bound and the measurement."
+        draw("How tight the bounds are", caption, _SLACK, *one_layer)
     if all_layers or not one_layer:
         caption = (
-            "Bounds on the whole way from the input, from the input's norm alone or with each "
-            "layer's score differences or their spread γ as measured."
+            "Bounds over all layers, from the input's norm alone or with each layer's measured "
+            "score differences or their spread γ."
         )
         draw("Bounds on all layers", caption, _METRIC, MEASURED, *all_layers)
     return tuple(charts)
 
 
 def _as_residuals(table: pl.DataFrame) -> pl.DataFrame:
-    """Bounds and residuals as variants of one metric; whatever else is known keeps its name."""
+    """Bounds and residuals as variants of one metric; other metrics keep their names."""
     metric = pl.col("metric")
     start = table.filter(metric="log10_input_residual", layer=1).with_columns(
         pl.lit(0, dtype=pl.Int64).alias("layer"), pl.lit(_METRIC).alias("metric")

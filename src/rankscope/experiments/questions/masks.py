@@ -1,4 +1,4 @@
-"""Masks for one network side by side: what their graphs promise, and how fast tokens agree."""
+"""Masks for one network side by side: what their graphs guarantee, and how fast tokens agree."""
 
 import math
 from collections.abc import Iterator, Sequence
@@ -62,12 +62,12 @@ ENTRY = kit.question(
         ),
         kit.Metric(
             "promised_loss",
-            "Promised loss",
+            "Guaranteed loss",
             "loss in a layer",
             "log",
-            "The part of the differences a layer loses at least",
-            "The part of all differences that the graph and the smallest weight promise to be "
-            "lost in each layer; 0 where they promise nothing.",
+            "The share of the differences a layer loses at least",
+            "The share of all differences that is lost in each layer at least, by the graph and "
+            "the smallest weight; 0 where they guarantee nothing.",
             includes=(1.0,),
         ),
         kit.Metric(
@@ -117,7 +117,7 @@ _MOST_TOKENS_BY_HEAD = 256
 _SEVERAL = 3
 """Radii of depth before a rate is taken for final; earlier, some tokens have not interacted yet."""
 _REFERENCE_LAYERS = 2
-"""The fastest mask's loss over this many layers is what the others are asked for."""
+"""The other masks are compared with the fastest mask's loss over this many layers."""
 
 
 @dataclass(frozen=True)
@@ -138,7 +138,7 @@ class Config(kit.Question):
 
 
 def cost(config: Config) -> Cost:
-    """What it will take: the whole depth, mask by mask."""
+    """The cost: all layers, for every mask."""
     two_passes = Cost.of_deep_trace(config.subject).times(2)
     return two_passes.times(len(config.masks) * config.layers / config.subject.network.spec.layers)
 
@@ -281,8 +281,8 @@ def _drawings(outcomes: Sequence[Masked]) -> tuple[kit.Drawing, ...]:
         ),
         kit.Drawing(
             "by_setting",
-            "What the tokens hold of each position's input after all layers: the row all products "
-            "of attention matrices tend to (the heads' average, first sample).",
+            "The weight of each position's input in the tokens after all layers: the row to which "
+            "products of attention matrices converge (the heads' average, first sample).",
             "limit_weight",
         ),
     )
@@ -323,12 +323,11 @@ def _sentences(outcomes: Sequence[Masked], depth: int, spec: Spec) -> Iterator[s
 
 
 def _graphs(outcomes: Sequence[Masked]) -> kit.Listing:
-    """What is known before any weight is."""
+    """What the graph of a mask implies, without weights."""
     rows = []
     for name, facts in ((outcome.name, outcome.facts) for outcome in outcomes):
         layers = [
-            int(number) if math.isfinite(number) else None
-            for number in (facts.radius, facts.diameter)
+            int(hops) if math.isfinite(hops) else None for hops in (facts.radius, facts.diameter)
         ]
         beside = []  # where a graph is not like most
         if not facts.quasi_strongly_connected:
@@ -340,7 +339,7 @@ def _graphs(outcomes: Sequence[Masked]) -> kit.Listing:
         rows.append((name, facts.edges, len(facts.centers), *layers, "; ".join(beside) or None))
     return kit.Listing(
         "The graphs of the masks",
-        ("mask", "edges", "centers", "radius", "diameter", "beside"),
+        ("mask", "edges", "centers", "radius", "diameter", "also"),
         tuple(rows),
         f"For {outcomes[0].facts.tokens} tokens, in the first sample. A center is a token that "
         "reaches every other token. Radius (from the best center) and diameter (between any two "
@@ -349,7 +348,7 @@ def _graphs(outcomes: Sequence[Masked]) -> kit.Listing:
 
 
 def _measured(outcomes: Sequence[Masked], summary: pl.DataFrame) -> kit.Listing:
-    """How each mask ends, and how many layers it takes to lose what the fastest loses in two."""
+    """The end of each mask, and the layers it needs to lose what the fastest loses in two."""
     curves = {
         outcome.name: depths.sure_medians(summary, RELATIVE_DISPERSION, variant=outcome.name)
         for outcome in outcomes
@@ -360,12 +359,10 @@ def _measured(outcomes: Sequence[Masked], summary: pl.DataFrame) -> kit.Listing:
     rows = []
     for outcome in outcomes:
         end, law, pace = depths.law_entries(outcome.law)
-        needed = None
-        if outcome.name in curves and outcome.facts.quasi_strongly_connected:
+        needed, facts = None, outcome.facts
+        if outcome.name in curves and facts.quasi_strongly_connected:
             target = curves[fastest][layers]
-            needed = layers_to(
-                curves[outcome.name], target, outcome.law, radius=outcome.facts.radius
-            )
+            needed = layers_to(curves[outcome.name], target, outcome.law, radius=facts.radius)
         rows.append((outcome.name, end, outcome.different_laws or law, pace, needed))
     return kit.Listing(
         "Relative dispersion under each mask",

@@ -64,7 +64,7 @@ class Config(kit.Question):
 
 
 def cost(config: Config) -> Cost:
-    """What it will take: the draws, and one network in float64."""
+    """The cost: the draws, and one network in float64."""
     subject = config.subject
     drawn = Cost.of_prediction(subject, config.draws, gradients=config.gradients)
     return drawn + Cost.of_trace(subject, (DISPERSION, *OF_TOKENS)).times(2)
@@ -101,7 +101,7 @@ def run(config: Config, on_step: kit.OnStep) -> kit.Result:
             subject, exponents=exponents, gradients=config.gradients, seed=config.draw_seed
         )
     except RankscopeError as error:
-        sentences.append(f"{sentence_case(name)} could not be measured beside it: {error}")
+        sentences.append(f"{sentence_case(name)} could not be measured: {error}")
         labels.append("measured")
     else:
         sentences += _comparison(config, name, prediction, measured, shown)
@@ -114,13 +114,13 @@ def run(config: Config, on_step: kit.OnStep) -> kit.Result:
     on_measured(1.0)
     if prediction.width_error:
         sentences.append(
-            "Entries of Xavier's weights are uniform, and taken for normal here: an error of about "
+            "Xavier weights are uniform but treated as normal here, an error of about "
             f"{short(prediction.width_error)} where tokens are spread over all features."
         )
         labels.append("")
     return ENTRY.result(
         config,
-        question="What will this design do to its tokens, before it has weights?",
+        question="What will this design do to its tokens at initialisation?",
         headline=_headline(prediction),
         sentences=sentences,
         labels=labels,
@@ -133,7 +133,7 @@ def run(config: Config, on_step: kit.OnStep) -> kit.Result:
 
 
 def _headline(prediction: Prediction) -> Headline:
-    """What is bad about it, the worst first; else that there is nothing."""
+    """The problems that are predicted, the worst first."""
     kinds = [outcome.kind for outcome in prediction.verdict]
     for tone, bad in _BAD.items():
         if any(kind in bad for kind in kinds):
@@ -143,7 +143,7 @@ def _headline(prediction: Prediction) -> Headline:
 
 
 def _side(config: Config, spec: Spec) -> str:
-    """On which side of the map a design is: whether tokens that are nearly alike part or meet."""
+    """Whether tokens that are nearly alike diverge or converge."""
     x, mask = config.subject.x[:1], config.subject.token_mask
     mask = None if mask is None else mask[:1]
     center = mean_center(x.double(), mask).unsqueeze(-2)
@@ -155,13 +155,13 @@ def _side(config: Config, spec: Spec) -> str:
     start, end = min(1, spec.layers - 1), min(_STEPS, spec.layers)
     rate = float(logs[end] - logs[start]) / (end - start)
     if not math.isfinite(rate):
-        return "Tokens that are nearly alike are all alike after a few layers."
+        return "Tokens that are nearly equal become exactly equal after a few layers."
     if abs(rate) < _LEVEL:
-        return "Tokens that are nearly alike stay so: the design is between collapse and chaos."
+        return "Nearly equal tokens keep their distance: the design is between collapse and chaos."
     side = "chaos" if rate > 0 else "collapse"
     return (
-        f"Tokens that are nearly alike differ by {power_of_ten(rate)} times as much after a layer, "
-        f"beside their size: the design is on the side of {side}."
+        f"A layer multiplies the relative distance between nearly equal tokens by "
+        f"{power_of_ten(rate)}: the design is on the side of {side}."
     )
 
 
@@ -171,9 +171,9 @@ def _expected(draws: int) -> float:
 
 
 def _drawings(name: str, shown: Sequence[str], draws: int) -> tuple[kit.Drawing, ...]:
-    band = f"The band is that of the networks drawn, the line beside it {name}"
+    band = f"The band shows the networks drawn, the line {name}"
     captions = (
-        f"{band}; {_expected(draws):.0%} of the figures of a network drawn anew lie in it.",
+        f"{band}; {_expected(draws):.0%} of the figures of another draw lie in it.",
         f"{band}. Gradients of a random linear function of the last layer.",
     )
     kinds = (
@@ -189,7 +189,7 @@ def _drawings(name: str, shown: Sequence[str], draws: int) -> tuple[kit.Drawing,
 def _comparison(
     config: Config, name: str, prediction: Prediction, measured: pl.DataFrame, shown: Sequence[str]
 ) -> Iterator[str]:
-    """Whether the network that was measured lies in the band, and where it is furthest from it."""
+    """How much of the measured network lies in the band."""
     counts: dict[str, tuple[int, int]] = {}
     for metric in shown:
         title = metric_catalogue.metric(metric).title
@@ -198,30 +198,28 @@ def _comparison(
         counts[what] = (before[0] + here[0], before[1] + here[1])
     inside, places = (sum(count[at] for count in counts.values()) for at in (0, 1))
     if not places:
-        yield f"Networks of this design differ by rounding alone, and so does {name} from them."
+        yield f"Networks of this design, and {name}, differ only by rounding."
         return
     if name == _MODEL:
-        init, model = prediction.spec.init, "the model itself, whose weights are no such draw"
+        init, model = prediction.spec.init, "the model with its own weights"
         if config.subject.about.get("origin") == "random":
             model = "the model as its library initialises it"
         yield (
-            f"What is predicted is the architecture at initialisation, {init}; what is measured is "
-            f"{model}."
+            f"The prediction is for the architecture at initialisation, {init}; the measurement is "
+            f"for {model}."
         )
     of = "layers and samples" if len(config.subject.x) > 1 else "layers"
-    shares = ", ".join(
-        f"{what} at {some} of {all_}" for what, (some, all_) in counts.items() if all_
-    )
+    hits = ", ".join(f"{what} at {some} of {all_}" for what, (some, all_) in counts.items() if all_)
     yield (
-        f"{sentence_case(name)} is inside the band of 10 to 90 % with {inside / places:.0%} of its "
-        f"figures, one drawn anew with {_expected(config.draws):.0%}; by {of}, {shares}."
+        f"{inside / places:.0%} of the figures of {name} lie in the band of 10 to 90 %; "
+        f"{_expected(config.draws):.0%} are expected. By {of}: {hits}."
     )
 
 
 def _inside(prediction: Prediction, measured: pl.DataFrame, metric: str) -> tuple[int, int]:
     """At how many layers after the input, and samples, a metric lies in the band, and of how many.
 
-    Where networks differ by no more than rounding, to lie inside is no merit and is not counted.
+    Points where networks differ only by rounding are not counted.
     Each sample is compared with the draws for itself: samples differ more than networks do.
     """
     rows = measured.filter(pl.col("metric") == metric, pl.col("layer") > 0)

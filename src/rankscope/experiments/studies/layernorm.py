@@ -108,9 +108,7 @@ def _describe(config: Config) -> str:
 
 def _case(config: Config, name: str, setting: NormSetting, on_step: kit.OnStep) -> depths.Measured:
     """All three formats; where some sample has not collapsed, with many more layers."""
-    x, token_mask = depths.BundledTexts(
-        setting.width, setting.tokens, config.samples, config.seed
-    )()
+    x, token_mask = depths.Passages(setting.width, setting.tokens, config.samples, config.seed)()
 
     def deep(layers: int) -> tuple[Network, Trace]:
         network = random_network(setting, layers, config.seed)
@@ -169,7 +167,7 @@ def _search(
 
 def _end(config: Config, setting: NormSetting, seed: int) -> tuple[Tensor, Tensor]:
     """Of every passage under one draw of weights: whether tokens still differ; the stable rank."""
-    x, token_mask = depths.BundledTexts(setting.width, setting.tokens, config.samples, seed)()
+    x, token_mask = depths.Passages(setting.width, setting.tokens, config.samples, seed)()
     with torch.no_grad():
         y = random_network(setting, config.search_layers, seed)(x, token_mask)
     size = residual(y, norm="fro", relative=True, token_mask=token_mask)

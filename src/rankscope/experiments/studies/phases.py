@@ -232,13 +232,8 @@ def boundary(table: pl.DataFrame, model: str, parameter: str, threshold: float) 
             f"{short(settings[-1])} within {plural(layers, 'layer')}; the relative dispersion "
             f"stays above {math.floor(100 * lowest) / 100:g}."
         )
-    soonest, latest = (
-        pick(
-            (setting for setting in settings if not math.isnan(reached[setting])),
-            key=reached.__getitem__,
-        )
-        for pick in (min, max)
-    )
+    crossed = [setting for setting in settings if not math.isnan(reached[setting])]
+    soonest, latest = (pick(crossed, key=reached.__getitem__) for pick in (min, max))
     ends = f"soonest at layer {reached[soonest]:.0f} ({short(soonest)})"
     if reached[latest] != reached[soonest]:
         ends += f", latest at layer {reached[latest]:.0f} ({short(latest)})"

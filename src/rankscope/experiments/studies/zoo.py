@@ -1,7 +1,7 @@
 """Models broken on purpose, and healthy ones: does a diagnosis find the fault, its cause, a repair?
 
-Every model is tiny, of an architecture that ``rankscope.load`` converts, and drawn here. A fault is
-a change of a few weights of one part; what counts as found was written down with it.
+Every model is tiny, randomly initialised, and of an architecture that ``rankscope.load`` converts.
+A fault changes a few weights of one part; it states what counts as finding it.
 """
 
 import math
@@ -73,7 +73,7 @@ ENTRY = kit.study(
             "share",
             "linear",
             "0 = none of them alarms",
-            "Whether anything is said to be wrong with a model that nothing was done to.",
+            "Whether the diagnosis reports a problem in a model that was not changed.",
             includes=(0.0, 1.0),
         ),
     ),
@@ -99,7 +99,7 @@ class Config(kit.Config):
 
 @dataclass(frozen=True)
 class DiagnosedModel:
-    """One model, broken or not, and what was said about it."""
+    """One model, broken or not, and its diagnosis."""
 
     family: str
     fault: str
@@ -115,7 +115,7 @@ class DiagnosedModel:
 
     @property
     def bad(self) -> list[Finding]:
-        """What was found, the worst first."""
+        """The findings that are bad, the worst first."""
         order = {"collapse": 0, "slow": 1, "noted": 2}
         findings = [finding for finding in self.mended.findings if finding.fate in order]
         return sorted(findings, key=lambda finding: order[finding.fate])
@@ -140,7 +140,7 @@ class DiagnosedModel:
 
     @property
     def cause_right(self) -> bool:
-        """Whether a weight that was changed is named, with a figure that tells the change."""
+        """Whether the cause names a weight that was changed, with a figure that was changed."""
         figures = FAULTS[self.fault].figures
         return any(
             path in self.paths and suspect.figure in figures
@@ -161,10 +161,9 @@ class DiagnosedModel:
 
     @property
     def false_alarm(self) -> bool:
-        """Whether something is said to be wrong."""
-        return any(
-            finding.fate in ("collapse", "slow") for finding in self.mended.findings
-        ) or bool(self.mended.causes)
+        """Whether the diagnosis reports a problem."""
+        fates = {finding.fate for finding in self.mended.findings}
+        return bool(fates & {"collapse", "slow"} or self.mended.causes)
 
 
 def subject_of(model: nn.Module, config: Config) -> kit.Subject:
@@ -234,7 +233,7 @@ def cases(config: Config) -> Iterator[tuple[str, str, int, int]]:
 
 
 def measure(config: Config, on_step: kit.OnStep) -> kit.Measured[list[DiagnosedModel]]:
-    """Break every model in every way, and look at as many that nothing was done to."""
+    """Diagnose every model with every fault, and as many healthy ones."""
     diagnosed = []
     for (family, fault, seed, layer), _ in kit.tracked(list(cases(config)), on_step):
         case = look(config, family, fault, seed, layer)
@@ -251,7 +250,7 @@ def measure(config: Config, on_step: kit.OnStep) -> kit.Measured[list[DiagnosedM
 
 
 def look(config: Config, family: str, fault: str, seed: int, layer: int) -> DiagnosedModel | None:
-    """One model, diagnosed by its figures, rules, causes and repairs; None if it cannot be."""
+    """One model, diagnosed by its figures, rules, causes and repairs; None if it lacks the part."""
     subject = subject_of(make_model(family, config.layers, seed), config)
     if not fault:
         return DiagnosedModel(family, "", seed, 0, (), (), examine(subject, seed))
