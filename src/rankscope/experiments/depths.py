@@ -114,9 +114,9 @@ def ending(name: str, law: Law, layers: int) -> str:
 
 LAW_COLUMNS: Final = ("in the end", "law", "pace")
 LAW_NOTE: Final = (
-    "Pace: what a layer multiplies it by. Where the law is doubly exponential, what each "
-    "step of its logarithm is of the one before; where it is between that and exponential, by how "
-    "many decades each step is longer."
+    "Pace: the factor per layer. For a doubly exponential law, the ratio of successive steps of "
+    "the logarithm; for a law between that and exponential, the number of decades by which each "
+    "step is longer."
 )
 
 

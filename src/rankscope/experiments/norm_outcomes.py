@@ -1,4 +1,4 @@
-"""What the LayerNorm study's table says: sample by sample, in words, and for which settings."""
+"""The outcomes of the LayerNorm study, sample by sample, in words, and for which settings."""
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
@@ -84,8 +84,8 @@ def poles(outcomes: Mapping[str, NormOutcome]) -> Iterator[str]:
         return
     yield (
         f"Samples that stay apart: {len(ranks)}, of which {len(ranks) - high_ranks(outcomes)} with "
-        f"tokens on two opposite poles, ±x (stable rank below {POLES:g}): different, and yet of "
-        "rank one."
+        f"tokens on two opposite poles, ±x (stable rank below {POLES:g}): different, but of rank "
+        "one."
     )
 
 
@@ -105,7 +105,7 @@ def stall(outcomes: Mapping[str, NormOutcome]) -> Iterator[str]:
     if any(late.values()):
         name = max(late, key=lambda case: late[case])
         yield (
-            f"A level stretch proves nothing: in the case {name} tokens still differed after "
+            f"A plateau is not a limit: in the case {name} tokens still differed after "
             f"{late[name]} of {outcomes[name].layers} layers, and then collapsed."
         )
 
@@ -119,8 +119,8 @@ def noise(outcomes: Mapping[str, NormOutcome]) -> str:
         count = sum(seems and not stays for seems, stays in zip(plain, true, strict=True))
         wrong.append(f"{format_} in {count}")
     return (
-        f"Plain formats alone would have said that it stops, {' and '.join(wrong)} of the "
-        f"{true.count(False)} samples in which it goes on ({len(outcomes)} cases, "
+        f"Plain formats alone would report that it stops, {' and '.join(wrong)} of the "
+        f"{true.count(False)} samples in which it continues ({len(outcomes)} cases, "
         f"{len(true)} samples in all)."
     )
 

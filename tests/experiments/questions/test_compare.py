@@ -111,7 +111,7 @@ def test_they_part_where_samples_overlap_no_more() -> None:
     # Of another depth, at the share of it.
     deep = measured("deep", *[(1.0,)] * 4, *[(0.1,)] * 5)
     flat = measured("flat", (1.0,), (0.9,), (0.9,))
-    assert "part at 50% of the depth" in words.sentences([deep, flat])[1]
+    assert "differ from 50% of the depth on" in words.sentences([deep, flat])[1]
 
 
 def test_models_that_lose_alike_are_said_to() -> None:
@@ -121,7 +121,7 @@ def test_models_that_lose_alike_are_said_to() -> None:
     assert "no more than a tenth" in words.sentences(found)[3]
     rising = [measured("a", (0.5,), (0.9,)), measured("b", (1.0,), (0.2,))]
     assert (
-        "furthest apart in a: its relative residual never falls below the 0.5"
+        "furthest apart in a: its relative residual never falls below its value at the input, 0.5"
         in words.sentences(rising)[0]
     )
 

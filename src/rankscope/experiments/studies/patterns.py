@@ -1,4 +1,4 @@
-"""Other attention patterns against the same yardstick: which law does pure attention follow?"""
+"""Other attention patterns: which law does pure attention follow under each of them?"""
 
 from dataclasses import dataclass
 from typing import Literal

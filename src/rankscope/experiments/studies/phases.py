@@ -260,7 +260,7 @@ def _ranges(settings: Sequence[float], inside: Sequence[bool]) -> str:
 
 
 def agreement(table: pl.DataFrame, draws: int) -> Iterator[str]:
-    """How measured networks lie beside the draws, and where they are furthest from their mean."""
+    """How measurements agree with the draws, and where they differ most from their mean."""
     rows = table.filter(pl.col("metric") != COLLAPSE_LAYER)
     value, low, high = pl.col("value"), pl.col("low"), pl.col("high")
     drawn = (
@@ -287,13 +287,13 @@ def agreement(table: pl.DataFrame, draws: int) -> Iterator[str]:
     if draws > 1:
         expected = (draws - 1) / (draws + 1)
         yield (
-            f"Of {measured.height:,} measured figures {share:.0%} lie between the least and the "
+            f"Of {measured.height:,} measured figures {share:.0%} lie between the smallest and the "
             f"largest of {plural(draws, 'draw')}, where {expected:.0%} are expected of networks "
             "from one law."
         )
     furthest = [_furthest(part) for _, part in measured.group_by("metric", maintain_order=True)]
     yield (
-        "Measured beside the geometric mean of the draws, the largest differences: "
+        "The largest differences between measurements and the geometric mean of the draws: "
         f"{'; '.join(furthest)}."
     )
 
@@ -325,7 +325,7 @@ def _drawings(config: Config) -> tuple[kit.Drawing, ...]:
         ),
         kit.Drawing(
             "phase_map",
-            f"{means}; the line is where attention has a quarter of the entropy it could have.",
+            f"{means}; the line is where attention has a quarter of the uniform entropy.",
             _SHARE,
             {"boundary": 0.25, "lowest": 0.0, "highest": 1.0},
         ),
