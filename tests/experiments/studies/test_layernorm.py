@@ -195,8 +195,8 @@ def test_sentences_name_domain_and_noise(found) -> None:
     assert counts["float32"] > counts["float64"]
     assert last == (
         f"Plain formats alone would report that it stops, float64 in {counts['float64']} and "
-        f"float32 in {counts['float32']} of the 6 samples in which it continues (2 cases, 6 samples "
-        "in all)."
+        f"float32 in {counts['float32']} of the 6 samples in which it continues (2 cases, "
+        "6 samples in all)."
     )
     assert len(found.sentences) <= 5
     assert found.parts[-1].sentences[0].startswith("A search over 4 settings, each with 6")

@@ -73,7 +73,7 @@ CRITERIA: Final = tuple(
          "the gradient changes by at most a factor of 10 from the last layer to the first"),
         ("log10_query_share", 2.0, False, "queries get no gradient",
          "gradients of queries are at least a hundredth of those of values in every layer"),
-        ("log10_entropy_share", 1.0, False, "attention sees one token only",
+        ("log10_entropy_share", 1.0, False, "attention is nearly one-hot",
          "attention has at least a tenth of the entropy of uniform attention in every layer"),
     )
 )  # fmt: skip
