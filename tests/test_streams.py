@@ -16,7 +16,7 @@ from rankscope.core.network import Network, RelativeBias, Spec
 from rankscope.errors import RankscopeError
 from rankscope.experiments.claims import w3
 from rankscope.experiments.claims.d1 import _draw as d1_draw
-from rankscope.experiments.norm_cases import Setting, random_network
+from rankscope.experiments.norm_cases import NormSetting, random_network
 from rankscope.models.text import embed, passages
 from rankscope.streams import global_stream, stream, stream_seed
 
@@ -63,7 +63,7 @@ def drawn_from(seed):
     found |= {"random mask": torch.from_numpy(Random(24, seed=seed).keys(64)).double()}
     found |= {"relative bias": RelativeBias(seed=seed).build(16, 8).table.weight}
     found |= {"claim D1's inputs": d1_draw(seed, "inputs", 2, 16, 32)}
-    uneven = random_network(Setting(biases=1.0, gains=1.0, width=128), 2, seed)
+    uneven = random_network(NormSetting(biases=1.0, gains=1.0, width=128), 2, seed)
     for name, value in uneven.named_parameters():
         if value.ndim == 1:
             found[f"biases and gains: {name}"] = value.log() if "gain" in name else value

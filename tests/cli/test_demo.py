@@ -14,7 +14,7 @@ def test_the_fault_is_found_named_and_mended():
     assert changed == ["blocks.3.norms.mlp.weight"]
     assert torch.equal(theirs[changed[0]], ours[changed[0]] * FACTOR)
     mended = examine(broken)
-    assert any(finding.fate == "collapse" for finding in mended.found)
+    assert any(finding.fate == "collapse" for finding in mended.findings)
     assert FAULT in mended.causes[0].paths
-    for findings in (mended.left, examine(healthy).found):
+    for findings in (mended.remaining, examine(healthy).findings):
         assert not any(finding.fate in ("collapse", "slow") for finding in findings)

@@ -6,7 +6,14 @@ import pytest
 import torch
 from torch import nn
 
-from rankscope.experiments.circle import Dropout, Stack, Training, step_errors, train, trajectories
+from rankscope.experiments.circle import (
+    CircleNetworks,
+    SeededDropout,
+    Training,
+    step_errors,
+    train,
+    trajectories,
+)
 from rankscope.process.progress import silent
 from rankscope.streams import stream
 
@@ -52,7 +59,7 @@ class Reference(nn.Module):
 
 
 def stack(*, mlp=False, seeds=(3, 5), width=8):
-    return Stack(width, 2, mlp=mlp, seeds=seeds)
+    return CircleNetworks(width, 2, mlp=mlp, seeds=seeds)
 
 
 @pytest.mark.parametrize("mlp", [False, True])
@@ -119,11 +126,11 @@ def test_weights_start_as_in_the_released_model():
 
 
 def test_dropout_keeps_the_mean_and_draws_by_seed():
-    drop = Dropout(0.25, [stream(seed, "dropout") for seed in (0, 1)])
+    drop = SeededDropout(0.25, [stream(seed, "dropout") for seed in (0, 1)])
     dropped = drop(torch.ones(2, 20_000))
     assert dropped.unique().tolist() == pytest.approx([0.0, 4 / 3])
     assert dropped.mean(1).tolist() == pytest.approx([1.0, 1.0], abs=0.02)
-    alone = Dropout(0.25, [stream(1, "dropout")])
+    alone = SeededDropout(0.25, [stream(1, "dropout")])
     assert torch.equal(alone(torch.ones(1, 20_000))[0], dropped[1])
 
 

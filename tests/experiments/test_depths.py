@@ -15,7 +15,7 @@ from rankscope.experiments.depths import (
     DISPERSION,
     RELATIVE,
     DeepConfig,
-    Texts,
+    Passages,
     compare,
     disagreement,
     dispersions,
@@ -32,12 +32,12 @@ ONE_HEAD = Network.random(Spec.pure_attention(3, 1, 8))
 
 
 def test_texts_are_independent_of_how_many_are_read():
-    few, many = (Texts(width=8, tokens=6, samples=samples)()[0] for samples in (1, 3))
+    few, many = (Passages(width=8, tokens=6, samples=samples)()[0] for samples in (1, 3))
     assert few.dtype == torch.float64
     assert torch.equal(few[0], many[0])
-    assert str(Texts(8, 6, 3)) == "3 bundled passages of 6 tokens, 8 features"
+    assert str(Passages(8, 6, 3)) == "3 bundled passages of 6 tokens, 8 features"
     config = DeepConfig(seed=5, width=8, tokens=6, samples=1)
-    assert config.texts == Texts(8, 6, 1, seed=5)
+    assert config.texts == Passages(8, 6, 1, seed=5)
     assert config.provenance("X")["input"] == str(config.texts)
 
 

@@ -220,7 +220,7 @@ def entries(kind: Kind) -> dict[str, Entry]:
 def entry(id_: str, kind: Kind | None = None) -> Entry:
     """An entry by its id, in capitals or not; a wrong one is found before any work is done."""
     known = CATALOGUE if kind is None else entries(kind)
-    by_lower = {each.lower(): each for each in known}
+    by_lower = {name.lower(): name for name in known}
     if id_.lower() not in by_lower:
         raise InputError(f"there is no {kind or 'experiment'} {id_!r}; choose {', '.join(known)}.")
     return known[by_lower[id_.lower()]]
@@ -235,5 +235,5 @@ def run(
     >>> run("D8").verdict
     'holds'
     """
-    found = entry(id_)
-    return found.run(found.configuration(scale, **options), on_step or silent)
+    experiment = entry(id_)
+    return experiment.run(experiment.configuration(scale, **options), on_step or silent)

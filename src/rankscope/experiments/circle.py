@@ -66,7 +66,7 @@ class Training:
         return now + before
 
 
-class Stack(nn.Module):
+class CircleNetworks(nn.Module):
     """Networks of one width, all seeds at once: every weight has an axis of seeds first."""
 
     def __init__(self, width: int, heads: int, *, mlp: bool, seeds: Sequence[int]) -> None:
@@ -90,7 +90,7 @@ class Stack(nn.Module):
         for name in ("embed", "attention", *(("mlp",) if mlp else ())):
             self.gains[name] = torch.ones(len(seeds), 1, width)
             self.shifts[name] = torch.zeros(len(seeds), 1, width)
-        self.dropout = Dropout(0.0, ())
+        self.dropout = SeededDropout(0.0, ())
 
     def forward(self, places: Float[Tensor, "seed place 2 2"]) -> Float[Tensor, "seed place 2 2"]:
         """One step."""
@@ -121,7 +121,7 @@ class Stack(nn.Module):
         return mixed.flatten(3).flatten(1, 2)
 
 
-class Dropout:
+class SeededDropout:
     """Dropout that draws from one generator for each seed; no global random state is touched."""
 
     def __init__(self, share: float, generators: Sequence[torch.Generator]) -> None:
@@ -130,50 +130,61 @@ class Dropout:
     def __call__(self, x: Tensor) -> Tensor:
         if not self.share:
             return x
-        drawn = torch.stack([torch.rand(x.shape[1:], generator=each) for each in self.generators])
+        drawn = torch.stack(
+            [torch.rand(x.shape[1:], generator=generator) for generator in self.generators]
+        )
         return x * (drawn >= self.share) / (1 - self.share)
 
 
 def train(
-    stack: Stack, training: Training, *, skip: bool, seeds: Sequence[int], on_step: OnStep
+    networks: CircleNetworks,
+    training: Training,
+    *,
+    skip: bool,
+    seeds: Sequence[int],
+    on_step: OnStep,
 ) -> None:
     """Train all seeds of a stack in place: the squared error of the next place, summed."""
-    stack.dropout = Dropout(training.dropout, [stream(seed, "circle dropout") for seed in seeds])
+    networks.dropout = SeededDropout(
+        training.dropout, [stream(seed, "circle dropout") for seed in seeds]
+    )
     read, then = training.read(skip=skip).float(), training.pairs()[1:].float()
     # Adam looks at each weight by itself, so that no seed feels the others.
-    optimiser = torch.optim.Adam(stack.parameters(), lr=training.learning_rate)
+    optimiser = torch.optim.Adam(networks.parameters(), lr=training.learning_rate)
     for epoch in range(training.epochs):
         for places, targets in zip(
             read.split(training.batch), then.split(training.batch), strict=True
         ):
-            outputs = stack(places.expand(len(seeds), *places.shape))
+            outputs = networks(places.expand(len(seeds), *places.shape))
             optimiser.zero_grad()
             (outputs - targets).square().sum().backward()
             optimiser.step()
         on_step((epoch + 1) / training.epochs)
-    stack.dropout = Dropout(0.0, ())
+    networks.dropout = SeededDropout(0.0, ())
 
 
 @torch.no_grad()
 def trajectories(
-    stack: Stack, training: Training, times: int, *, skip: bool
+    networks: CircleNetworks, training: Training, times: int, *, skip: bool
 ) -> Float[Tensor, "seed time point 2"]:
     """What is plotted when the networks run by themselves from the first place, in float64."""
-    seeds = len(stack.biases["embed"])
-    stack = stack.double()
+    seeds = len(networks.biases["embed"])
+    networks = networks.double()
     state = training.pairs()[:1].expand(seeds, 1, 2, 2)
     plotted = [state]
     for _ in range(times):
-        output = stack(state)
+        output = networks(state)
         plotted.append(output)
         state = state + output if skip else output
     return torch.cat(plotted, 1)
 
 
 @torch.no_grad()
-def step_errors(stack: Stack, training: Training, *, skip: bool) -> Float[Tensor, "seed"]:
+def step_errors(
+    networks: CircleNetworks, training: Training, *, skip: bool
+) -> Float[Tensor, "seed"]:
     """How far steps miss without dropout, root mean square, in lengths of a step on the circle."""
     read, then = training.read(skip=skip), training.pairs()[1:]
-    outputs: Tensor = stack.double()(read.expand(len(stack.biases["embed"]), *read.shape))
+    outputs: Tensor = networks.double()(read.expand(len(networks.biases["embed"]), *read.shape))
     missed = (outputs - then).square().sum(-1).mean((1, 2)).sqrt()
     return missed / (2 * math.pi * RADIUS / training.points)

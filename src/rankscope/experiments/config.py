@@ -25,13 +25,13 @@ class Config:
         """Refuse what is not of its kind, a number that is not finite, a count below one."""
         check_fields(self)
         whole("seed", self.seed, least=0)
-        for each in fields(self):
-            if each.name != "seed":
-                _check_numbers(each.name, getattr(self, each.name))
+        for field in fields(self):
+            if field.name != "seed":
+                _check_numbers(field.name, getattr(self, field.name))
 
     def describe(self) -> dict[str, Any]:
         """Every field, in what JSON has."""
-        return {each.name: plain(getattr(self, each.name)) for each in fields(self)}
+        return {field.name: plain(getattr(self, field.name)) for field in fields(self)}
 
     def digest(self, experiment: str) -> str:
         """Twelve hex digits that name a run: the experiment, every field, this version."""
@@ -63,7 +63,7 @@ class Question:
 
     def describe(self) -> dict[str, Any]:
         """Every option, in what JSON has."""
-        options = [each.name for each in fields(self) if each.name != "subject"]
+        options = [field.name for field in fields(self) if field.name != "subject"]
         return {name: plain(getattr(self, name)) for name in options}
 
     def warnings(self) -> tuple[str, ...]:
@@ -89,5 +89,5 @@ def _check_numbers(name: str, value: object, *, least: int = 1, most: int = _MOS
     elif isinstance(value, int) and not isinstance(value, bool):
         whole(name, value, least=least, most=most)
     elif isinstance(value, list | tuple):
-        for each in value:
-            _check_numbers(name, each, least=0, most=1000 * _MOST)
+        for item in value:
+            _check_numbers(name, item, least=0, most=1000 * _MOST)

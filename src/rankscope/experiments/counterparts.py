@@ -32,10 +32,12 @@ def counterpart(
         deep = exact.deep_trace(norm="fro").table.filter(pl.col("metric") == RELATIVE)
         parts.append(deep.with_columns(pl.lit(EXPONENT).alias("metric")))
     if gradients:
-        found = measured_gradients(exact.network, exact.x, token_mask=exact.token_mask, seed=seed)
+        by_metric = measured_gradients(
+            exact.network, exact.x, token_mask=exact.token_mask, seed=seed
+        )
         rows = [
             (layer, sample, name, value)
-            for name, values in found.items()
+            for name, values in by_metric.items()
             for layer, row in enumerate(values.tolist())
             for sample, value in enumerate(row)
             if value == value  # the input has no weights

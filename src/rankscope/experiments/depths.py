@@ -38,7 +38,7 @@ _DOUBTS = ("doubt", "beyond")  # notes of a deep trace that say where its figure
 
 @checked
 @dataclass(frozen=True)
-class Texts:
+class Passages:
     """What every network of a comparison reads: the first bundled passages."""
 
     width: int = 64
@@ -70,9 +70,9 @@ class DeepConfig(Config):
         return Network.random(spec, seed=self.seed)
 
     @property
-    def texts(self) -> Texts:
+    def texts(self) -> Passages:
         """What the networks read."""
-        return Texts(self.width, self.tokens, self.samples, self.seed)
+        return Passages(self.width, self.tokens, self.samples, self.seed)
 
     def provenance(self, experiment: str) -> dict[str, Any]:
         """That of every configuration, and the input in words."""
@@ -106,28 +106,28 @@ def doubts(traces: Mapping[str, Trace]) -> dict[str, str]:
     return {case: "; ".join(notes) for case, notes in noted.items() if notes}
 
 
-def ending(name: str, found: Law, layers: int) -> str:
+def ending(name: str, law: Law, layers: int) -> str:
     """Where a network's residual arrived, or was when last sure, and by which law."""
-    layers = layers if found.sure_to is None else found.sure_to
-    return f"{name}: relative residual {power_of_ten(found.last)} after {layers} layers; {found}"
+    layers = layers if law.sure_to is None else law.sure_to
+    return f"{name}: relative residual {power_of_ten(law.last)} after {layers} layers; {law}"
 
 
 LAW_COLUMNS: Final = ("in the end", "law", "pace")
 LAW_NOTE: Final = (
-    "Pace: what a layer multiplies it by. Where the law is doubly exponential, what each "
-    "step of its logarithm is of the one before; where it is between that and exponential, by how "
-    "many decades each step is longer."
+    "Pace: the factor per layer. For a doubly exponential law, the ratio of successive steps of "
+    "the logarithm; for a law between that and exponential, the number of decades by which each "
+    "step is longer."
 )
 
 
-def law_entries(found: Law) -> tuple[str, str, str | None]:
+def law_entries(law: Law) -> tuple[str, str, str | None]:
     """Where a residual arrived, by which law and how fast: the ``LAW_COLUMNS`` of a listing."""
-    return power_of_ten(found.last), found.name, found.pace or None
+    return power_of_ten(law.last), law.name, law.pace or None
 
 
-def left_out(found: Mapping[str, Law]) -> Iterator[str]:
+def left_out(laws: Mapping[str, Law]) -> Iterator[str]:
     """Which cases say nothing about a claim, in a sentence; none if all show a law."""
-    names = [name for name, law in found.items() if not law.decided]
+    names = [name for name, law in laws.items() if not law.decided]
     if names:
         yield (
             "Left out of the verdict, because their layers are too few or too uneven to show a "
@@ -177,8 +177,8 @@ def law_of_medians(
 def _law_before_doubts(rows: pl.DataFrame, column: str, evidence: LawCriteria = SMOOTH) -> Law:
     """The law of a curve, which says how far it is sure if that is not to its end."""
     sure = _before_doubts(rows)
-    found = law(sure[column].to_list(), evidence)
-    return found if len(sure) == len(rows) else replace(found, sure_to=len(sure) - 1)
+    fitted = law(sure[column].to_list(), evidence)
+    return fitted if len(sure) == len(rows) else replace(fitted, sure_to=len(sure) - 1)
 
 
 def _before_doubts(rows: pl.DataFrame) -> pl.DataFrame:
@@ -199,11 +199,11 @@ def disagreement(table: pl.DataFrame, metric: str, **labels: str) -> str:
     ...     "value": [0.0, -1.0, -2.0, -3.0, -4.0, 0.0, 0.0, 0.0, 0.0, 0.0]}), "r")
     'the samples disagree: 1 of 2 exponential, 1 of 2 no collapse; they end between 10^−4.0 and 1'
     """
-    counted, found = _count_laws(table, metric, labels)
+    counted, laws = _count_laws(table, metric, labels)
     if not counted:
         return ""
-    low, high = (power_of_ten(end(each.last for each in found)) for end in (min, max))
-    sure = "" if all(each.sure_to is None for each in found) else ", as far as they are sure"
+    low, high = (power_of_ten(end(law.last for law in laws)) for end in (min, max))
+    sure = "" if all(law.sure_to is None for law in laws) else ", as far as they are sure"
     return f"the samples disagree: {counted}; they end between {low} and {high}{sure}"
 
 
@@ -218,15 +218,15 @@ def _count_laws(
     """The same, and the laws of the samples that say something."""
     curves = table.filter(metric=metric, **labels).sort("layer")
     every = [
-        _law_before_doubts(own, "value")
-        for _, own in curves.group_by("sample", maintain_order=True)
+        _law_before_doubts(curve, "value")
+        for _, curve in curves.group_by("sample", maintain_order=True)
     ]
     # Where doubts leave too little of a curve, it agrees with any other.
-    found = [each for each in every if each.decided or each.sure_to is None]
-    kinds = Counter(each.kind for each in found)
+    decided = [law for law in every if law.decided or law.sure_to is None]
+    kinds = Counter(law.kind for law in decided)
     if len(kinds) < 2:
-        return "", found
+        return "", decided
     counts = {LAW_NAMES.get(kind, kind): many for kind, many in kinds.items()}
-    if len(found) < len(every):
-        counts["in doubt too early to tell"] = len(every) - len(found)
-    return ", ".join(f"{many} of {len(every)} {words}" for words, many in counts.items()), found
+    if len(decided) < len(every):
+        counts["in doubt too early to tell"] = len(every) - len(decided)
+    return ", ".join(f"{many} of {len(every)} {words}" for words, many in counts.items()), decided

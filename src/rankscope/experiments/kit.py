@@ -139,7 +139,7 @@ def conclude(entry: Entry, config: Any, measured: Any) -> Result:
     """The result of an experiment, given what it has measured."""
     module = entry.module()
     answer: Answer = module.judge(config, measured)
-    whole = measured if isinstance(measured, Measured) else Measured(measured)
+    measurement = measured if isinstance(measured, Measured) else Measured(measured)
     charts = module.CHARTS if answer.charts is None else answer.charts
     drawn = tuple(dict.fromkeys(chart.metric for chart in charts if chart.metric))
     judgement, beyond = (
@@ -152,9 +152,9 @@ def conclude(entry: Entry, config: Any, measured: Any) -> Result:
     return entry.result(
         config,
         sentences=answer.sentences,
-        table=whole.table,
-        about={**whole.about, **answer.about},
-        notes=whole.notes,
+        table=measurement.table,
+        about={**measurement.about, **answer.about},
+        notes=measurement.notes,
         judgement=judgement,
         beyond=beyond,
         key_figures=answer.key_figures,
@@ -178,8 +178,8 @@ def judged(domain: str, checks: Checks, on: Phrase = "") -> Judgement:
     ``on`` completes the verdict (see ``Judgement``). Without it, a verdict that depends names or
     counts the cases on either side. Cases that could not be tested (None) are named last.
     """
-    tested = {case: held for case, held in checks.items() if held is not None}
-    untested = ", ".join(case for case, held in checks.items() if held is None)
+    tested = {case: holds for case, holds in checks.items() if holds is not None}
+    untested = ", ".join(case for case, holds in checks.items() if holds is None)
     verdict: Verdict = "depends"
     if not tested:
         verdict = "not tried"
@@ -188,7 +188,7 @@ def judged(domain: str, checks: Checks, on: Phrase = "") -> Judgement:
     words = on if isinstance(on, str) else on.get(verdict, "")
     if verdict == "depends" and not words:
         supported, unsupported = (
-            [case for case, held in tested.items() if held is side] for side in (True, False)
+            [case for case, holds in tested.items() if holds is side] for side in (True, False)
         )
         words = f"the case: supported in {len(supported)} of {len(tested)}"
         if max(len(supported), len(unsupported)) <= _FEW:
@@ -206,7 +206,7 @@ def on_all(sources: Sequence[str], check: Callable[[str], Mapping[str, bool]]) -
     {'short': False}
     """
     outcomes = [check(source) for source in sources]
-    return {name: all(each[name] for each in outcomes) for name in outcomes[0]}
+    return {name: all(outcome[name] for outcome in outcomes) for name in outcomes[0]}
 
 
 class Mean(NamedTuple):
@@ -257,6 +257,6 @@ def curves(table: pl.DataFrame, along: str = "setting") -> Curves:
     """
     grouped = table.group_by("model", "variant", "metric", along, maintain_order=True).agg("value")
     by_key: dict[tuple[str, str, str], dict[float, Mean]] = {}
-    for model, variant, metric, place, values in grouped.iter_rows():
-        by_key.setdefault((model, variant, metric), {})[place] = Mean.of(values)
+    for model, variant, metric, position, values in grouped.iter_rows():
+        by_key.setdefault((model, variant, metric), {})[position] = Mean.of(values)
     return {key: dict(sorted(curve.items())) for key, curve in by_key.items()}

@@ -31,7 +31,7 @@ MEMORISATION, SORTING, HULL = TASKS
 
 @checked
 @dataclass(frozen=True)
-class Plan:
+class TaskPlan:
     """The network for a task, how much it is shown, and when the task counts as learnt."""
 
     heads: int
@@ -91,7 +91,7 @@ class Lesson:
 
 
 def lesson(
-    task: str, plan: Plan, seed: int, *, spec: Spec, sentences: Sequence[str] = ()
+    task: str, plan: TaskPlan, seed: int, *, spec: Spec, sentences: Sequence[str] = ()
 ) -> Lesson:
     """What one seed learns of a task; of sentences, the first with two random labels."""
     if task == MEMORISATION:
@@ -117,14 +117,14 @@ def lesson(
 
 
 def learn(
-    lessons: Sequence[Lesson], plan: Plan, seeds: Sequence[int], device: str, on_step: OnStep
+    lessons: Sequence[Lesson], plan: TaskPlan, seeds: Sequence[int], device: str, on_step: OnStep
 ) -> list[Trained]:
     """Train the models of all seeds at once; a batch is never larger than what there is."""
     batch = min(plan.recipe.batch, lessons[0].train.count)
     return train(
-        [each.model for each in lessons],
+        [lesson.model for lesson in lessons],
         Classify(),
-        [each.train for each in lessons],
+        [lesson.train for lesson in lessons],
         replace(plan.recipe, batch=batch),
         seeds=seeds,
         device=device,

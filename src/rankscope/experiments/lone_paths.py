@@ -63,7 +63,7 @@ def through_heads(
     bias = attention.output.bias
     after = plain_norm(after if bias is None else after + bias)
     for step in block.steps[1:]:
-        after = torch.stack([step(each, seen) for each in after])
+        after = torch.stack([step(state, seen) for state in after])
     return after
 
 

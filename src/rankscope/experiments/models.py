@@ -46,8 +46,8 @@ def by_family(checks: Mapping[str, bool], families: Mapping[str, str]) -> dict[s
 
     ``families`` are those of the models by name. The verdict names the models tested.
     """
-    stated = {name: held for name, held in checks.items() if families[name] in FAMILIES}
-    others = {name: held for name, held in checks.items() if name not in stated}
+    stated = {name: holds for name, holds in checks.items() if families[name] in FAMILIES}
+    others = {name: holds for name, holds in checks.items() if name not in stated}
 
     def on(subset: Mapping[str, bool]) -> kit.Phrase:
         tested = f"for {', '.join(subset)}"

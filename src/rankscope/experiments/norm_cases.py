@@ -18,7 +18,7 @@ RING = "ring"
 
 @checked
 @dataclass(frozen=True)
-class Setting:
+class NormSetting:
     """Attention with a norm after it, no skip and no MLP; the defaults are the base case.
 
     ``logits`` multiplies the usual ``1/√head_width``. ``biases`` and ``gains`` are standard
@@ -46,41 +46,43 @@ class Setting:
         )
 
 
-Settings = tuple[tuple[str, Setting], ...]
+Settings = tuple[tuple[str, NormSetting], ...]
 """Settings under their names."""
-_NARROW = Setting(heads=1, width=4, logits=64.0, tokens=16)
-_CASES: dict[str, dict[str, Setting]] = {
+_NARROW = NormSetting(heads=1, width=4, logits=64.0, tokens=16)
+_CASES: dict[str, dict[str, NormSetting]] = {
     "weights": {
-        "base": Setting(),
-        "BERT's weights": Setting(init="bert"),
-        "logits × 16": Setting(logits=16.0),
-        "logits × 256": Setting(logits=256.0),
+        "base": NormSetting(),
+        "BERT's weights": NormSetting(init="bert"),
+        "logits × 16": NormSetting(logits=16.0),
+        "logits × 256": NormSetting(logits=256.0),
     },
     "shape": {
-        "1 head": Setting(heads=1),
-        "16 heads": Setting(heads=16),
-        "16 features": Setting(width=16),
-        "256 features": Setting(width=256),
+        "1 head": NormSetting(heads=1),
+        "16 heads": NormSetting(heads=16),
+        "16 features": NormSetting(width=16),
+        "256 features": NormSetting(width=256),
     },
     "biases and norms": {
-        "biases of 1": Setting(biases=1.0),
-        "biases of 10": Setting(biases=10.0),
-        "uneven gains": Setting(gains=1.0),
-        "RMSNorm": Setting(norm="rms"),
-        "unit sphere": Setting(norm="sphere"),
+        "biases of 1": NormSetting(biases=1.0),
+        "biases of 10": NormSetting(biases=10.0),
+        "uneven gains": NormSetting(gains=1.0),
+        "RMSNorm": NormSetting(norm="rms"),
+        "unit sphere": NormSetting(norm="sphere"),
     },
     "masks and layers": {
-        "causal": Setting(mask="causal"),
-        "window of 4": Setting(mask="window:4"),
-        "causal window of 4": Setting(mask="causal-window:4"),
-        "one layer repeated": Setting(shared=True),
-        "one layer repeated, causal": Setting(shared=True, mask="causal"),
+        "causal": NormSetting(mask="causal"),
+        "window of 4": NormSetting(mask="window:4"),
+        "causal window of 4": NormSetting(mask="causal-window:4"),
+        "one layer repeated": NormSetting(shared=True),
+        "one layer repeated, causal": NormSetting(shared=True, mask="causal"),
     },
     "corners": {
-        "16 heads, logits × 256, biases of 10, uneven gains": Setting(
+        "16 heads, logits × 256, biases of 10, uneven gains": NormSetting(
             logits=256.0, biases=10.0, gains=1.0, heads=16
         ),
-        "64 tokens, window of 4, logits × 256": Setting(tokens=64, mask="window:4", logits=256.0),
+        "64 tokens, window of 4, logits × 256": NormSetting(
+            tokens=64, mask="window:4", logits=256.0
+        ),
         "16 tokens, 4 features, 1 head, logits × 64": _NARROW,
         "16 tokens, 4 features, 1 head, logits × 64, repeated": replace(_NARROW, shared=True),
         "16 tokens, 1 head, logits × 64, causal, repeated": replace(
@@ -94,7 +96,7 @@ undoes any scale of the values, so that larger weights are nothing but larger lo
 SWEEPS: Settings = tuple(
     (
         f"{width} features, {plural(heads, 'head')}, {mask}",
-        Setting(mask=mask, heads=heads, width=width, tokens=16),
+        NormSetting(mask=mask, heads=heads, width=width, tokens=16),
     )
     for width in (4, 8, 64)
     for heads in (1, 4)
@@ -106,12 +108,12 @@ def mask_of(name: str, tokens: int) -> Mask:
     """A mask by its name; in the ring the first and the last token are neighbours, too."""
     if name != RING:
         return as_mask(name)
-    place = torch.arange(tokens)
-    apart = (place[:, None] - place).abs()
+    position = torch.arange(tokens)
+    apart = (position[:, None] - position).abs()
     return Explicit.of((apart <= 1) | (apart == tokens - 1))
 
 
-def random_network(setting: Setting, layers: int, seed: int) -> Network:
+def random_network(setting: NormSetting, layers: int, seed: int) -> Network:
     """A network of this setting with so many layers; deeper ones begin with the same layers."""
     head_width = setting.width // setting.heads
     spec = Spec(

@@ -1,4 +1,4 @@
-"""What the LayerNorm study's table says: sample by sample, in words, and for which settings."""
+"""The outcomes of the LayerNorm study, sample by sample, in words, and for which settings."""
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
@@ -11,7 +11,7 @@ import polars as pl
 from rankscope.core.theory import UNEVEN, Law, law, levels_off
 from rankscope.experiments import kit
 from rankscope.experiments.depths import FORMATS, RELATIVE, RELATIVE_DISPERSION, SCALED
-from rankscope.experiments.norm_cases import Setting
+from rankscope.experiments.norm_cases import NormSetting
 from rankscope.numerals import plural, power_of_ten
 
 STABLE, APART, SHARE = "stable_rank", "still_apart", "share_still_apart"
@@ -58,66 +58,70 @@ def outcomes(table: pl.DataFrame) -> dict[str, NormOutcome]:
     }
 
 
-def high_ranks(found: Mapping[str, NormOutcome]) -> int:
+def high_ranks(outcomes: Mapping[str, NormOutcome]) -> int:
     """How many samples stay apart with more than one direction left."""
-    return sum(rank >= POLES for one in found.values() for rank in one.ranks)
+    return sum(rank >= POLES for outcome in outcomes.values() for rank in outcome.ranks)
 
 
-def domain(found: Mapping[str, NormOutcome], settings: Mapping[str, Setting]) -> str:
+def domain(outcomes: Mapping[str, NormOutcome], settings: Mapping[str, NormSetting]) -> str:
     """In which cases tokens stay apart, and what these have in common."""
-    every = [name for name, one in found.items() if one.staying == one.samples]
-    some = [name for name, one in found.items() if 0 < one.staying < one.samples]
+    every = [name for name, outcome in outcomes.items() if outcome.staying == outcome.samples]
+    some = [name for name, outcome in outcomes.items() if 0 < outcome.staying < outcome.samples]
     if not every and not some:
-        return f"Tokens collapse in every sample of all {len(found)} cases."
-    common = traits([settings[name] for name in (*every, *some)], [settings[n] for n in found])
+        return f"Tokens collapse in every sample of all {len(outcomes)} cases."
+    common = traits([settings[name] for name in (*every, *some)], [settings[n] for n in outcomes])
     return (
-        f"Tokens collapse in every sample of {len(found) - len(every) - len(some)} of the "
-        f"{len(found)} cases; they stay apart in some samples of "
+        f"Tokens collapse in every sample of {len(outcomes) - len(every) - len(some)} of the "
+        f"{len(outcomes)} cases; they stay apart in some samples of "
         f"{plural(len(some), 'case')} and in all samples of {len(every)}{common}."
     )
 
 
-def poles(found: Mapping[str, NormOutcome]) -> Iterator[str]:
+def poles(outcomes: Mapping[str, NormOutcome]) -> Iterator[str]:
     """How many of the samples that stay apart have more than one direction left."""
-    ranks = [rank for one in found.values() for rank in one.ranks]
+    ranks = [rank for outcome in outcomes.values() for rank in outcome.ranks]
     if not ranks:
         return
     yield (
-        f"Samples that stay apart: {len(ranks)}, of which {len(ranks) - high_ranks(found)} with "
-        f"tokens on two opposite poles, ±x (stable rank below {POLES:g}): different, and yet of "
-        "rank one."
+        f"Samples that stay apart: {len(ranks)}, of which {len(ranks) - high_ranks(outcomes)} with "
+        f"tokens on two opposite poles, ±x (stable rank below {POLES:g}): different, but of rank "
+        "one."
     )
 
 
-def stall(found: Mapping[str, NormOutcome]) -> Iterator[str]:
+def stall(outcomes: Mapping[str, NormOutcome]) -> Iterator[str]:
     """How long tokens stayed apart before they collapsed after all, at most."""
     late = {
         name: max(
-            (n for n, last in zip(one.apart_for, one.last[SCALED], strict=True) if last <= _SMALL),
+            (
+                n
+                for n, last in zip(outcome.apart_for, outcome.last[SCALED], strict=True)
+                if last <= _SMALL
+            ),
             default=0,
         )
-        for name, one in found.items()
+        for name, outcome in outcomes.items()
     }
     if any(late.values()):
-        name = max(late, key=lambda each: late[each])
+        name = max(late, key=lambda case: late[case])
         yield (
-            f"A level stretch proves nothing: in the case {name} tokens still differed after "
-            f"{late[name]} of {found[name].layers} layers, and then collapsed."
+            f"A plateau is not a limit: in the case {name} tokens still differed after "
+            f"{late[name]} of {outcomes[name].layers} layers, and then collapsed."
         )
 
 
-def noise(found: Mapping[str, NormOutcome]) -> str:
+def noise(outcomes: Mapping[str, NormOutcome]) -> str:
     """How often plain formats would have called a collapse stopped."""
-    true = [stops for one in found.values() for stops in one.stops[SCALED]]
+    true = [stops for outcome in outcomes.values() for stops in outcome.stops[SCALED]]
     wrong = []
     for format_ in FORMATS:
-        plain = [stops for one in found.values() for stops in one.stops[format_]]
+        plain = [stops for outcome in outcomes.values() for stops in outcome.stops[format_]]
         count = sum(seems and not stays for seems, stays in zip(plain, true, strict=True))
         wrong.append(f"{format_} in {count}")
     return (
-        f"Plain formats alone would have said that it stops, {' and '.join(wrong)} of the "
-        f"{true.count(False)} samples in which it goes on ({len(found)} cases, {len(true)} samples "
-        "in all)."
+        f"Plain formats alone would report that it stops, {' and '.join(wrong)} of the "
+        f"{true.count(False)} samples in which it continues ({len(outcomes)} cases, "
+        f"{len(true)} samples in all)."
     )
 
 
@@ -126,13 +130,13 @@ class Searched:
     """One setting of the search: in how many of its runs the tokens are still apart."""
 
     model: str
-    setting: Setting
+    setting: NormSetting
     runs: int
     apart: int
     rank: float  # the median stable rank of the runs still apart; NaN if there are none
 
 
-def search_counts(summary: pl.DataFrame, sweeps: Mapping[str, Setting]) -> list[Searched]:
+def search_counts(summary: pl.DataFrame, sweeps: Mapping[str, NormSetting]) -> list[Searched]:
     """What the search counted, setting by setting."""
     if "setting" not in summary.columns:
         return []
@@ -153,47 +157,49 @@ def search_counts(summary: pl.DataFrame, sweeps: Mapping[str, Setting]) -> list[
     ]
 
 
-def search_domain(found: Sequence[Searched], layers: int) -> Iterator[str]:
+def search_domain(searches: Sequence[Searched], layers: int) -> Iterator[str]:
     """In which settings of the search most runs, or some, are still apart."""
-    if not found:
+    if not searches:
         return
     yield (
-        f"A search over {len(found)} settings, each with {max(one.runs for one in found)} runs of "
-        f"{layers} layers, counts the runs in which tokens still differ by a hundredth of their "
-        "size at the end."
+        f"A search over {len(searches)} settings, each with "
+        f"{max(searched.runs for searched in searches)} runs of {layers} layers, counts the runs "
+        "in which tokens still differ by a hundredth of their size at the end."
     )
-    most = [one.setting for one in found if 2 * one.apart > one.runs]
-    ranks = [one.rank for one in found if one.apart]
+    most = [searched.setting for searched in searches if 2 * searched.apart > searched.runs]
+    ranks = [searched.rank for searched in searches if searched.apart]
     rank = f"; their median stable rank is {median(ranks):.2f}" if ranks else ""
     yield (
-        f"At least one run is still apart in {sum(one.apart > 0 for one in found)} of "
-        f"{len(found)} settings; more than half of the runs in {len(most)}"
-        f"{traits(most, [one.setting for one in found])}; all runs in "
-        f"{sum(one.apart == one.runs for one in found)}{rank}."
+        f"At least one run is still apart in {sum(searched.apart > 0 for searched in searches)} of "
+        f"{len(searches)} settings; more than half of the runs in {len(most)}"
+        f"{traits(most, [searched.setting for searched in searches])}; all runs in "
+        f"{sum(searched.apart == searched.runs for searched in searches)}{rank}."
     )
 
 
-def traits(inside: Sequence[Setting], everywhere: Sequence[Setting]) -> str:
+def traits(inside: Sequence[NormSetting], everywhere: Sequence[NormSetting]) -> str:
     """What sets some settings apart from all that were tried, as a clause; empty if nothing does.
 
-    >>> traits([Setting(width=4)], [Setting(width=4), Setting(width=8)])
+    >>> traits([NormSetting(width=4)], [NormSetting(width=4), NormSetting(width=8)])
     ', always with 4 features'
     """
     if not inside:
         return ""
     clauses = []
     for name in _NOUNS:
-        own, tried = ([getattr(one, name) for one in group] for group in (inside, everywhere))
-        above, below = min(own) > min(tried), max(own) < max(tried)
-        if min(own) == max(own) and (above or below):
-            clauses.append(_in_words(name, own[0]))
+        values, tried = (
+            [getattr(setting, name) for setting in group] for group in (inside, everywhere)
+        )
+        above, below = min(values) > min(tried), max(values) < max(tried)
+        if min(values) == max(values) and (above or below):
+            clauses.append(_in_words(name, values[0]))
         else:
-            clauses += [f"{_in_words(name, min(own))} or more"] * above
-            clauses += [f"{_in_words(name, max(own))} or less"] * below
+            clauses += [f"{_in_words(name, min(values))} or more"] * above
+            clauses += [f"{_in_words(name, max(values))} or less"] * below
     for name in _CHOICES:
-        kept = {getattr(one, name) for one in inside}
-        if len(kept) == 1 and kept < {getattr(one, name) for one in everywhere}:
-            clauses.append(_in_words(name, kept.pop()))
+        options = {getattr(setting, name) for setting in inside}
+        if len(options) == 1 and options < {getattr(setting, name) for setting in everywhere}:
+            clauses.append(_in_words(name, options.pop()))
     return f", always with {', '.join(clauses)}" if clauses else ""
 
 
@@ -218,8 +224,8 @@ def _outcome(rows: pl.DataFrame, stable_ranks: pl.DataFrame) -> NormOutcome:
     for part in rows.partition_by("variant", "sample", maintain_order=True):
         curves.setdefault(part["variant"][0], []).append(part.sort("layer")["value"].to_list())
     stops = {
-        form: tuple((stays if form == SCALED else levels_off)(curve) for curve in each)
-        for form, each in curves.items()
+        form: tuple((stays if form == SCALED else levels_off)(curve) for curve in by_sample)
+        for form, by_sample in curves.items()
     }
     true, stopped = curves[SCALED], stops[SCALED]
     going = [curve for curve, stop in zip(true, stopped, strict=True) if not stop]
@@ -227,7 +233,7 @@ def _outcome(rows: pl.DataFrame, stable_ranks: pl.DataFrame) -> NormOutcome:
     return NormOutcome(
         len(true[0]) - 1,
         law([*map(median, zip(*going, strict=True))], UNEVEN) if going else None,
-        {form: tuple(curve[-1] for curve in each) for form, each in curves.items()},
+        {form: tuple(curve[-1] for curve in by_sample) for form, by_sample in curves.items()},
         stops,
         tuple(rank for rank, stop in zip(last["value"].to_list(), stopped, strict=True) if stop),
         tuple(
@@ -262,15 +268,15 @@ NOTE = (
 def list_cases(title: str, ends: Mapping[str, NormOutcome], note: str = NOTE) -> kit.Listing:
     """A row for each case: who stays apart, the law of the rest, and where they end."""
     rows = []
-    for name, one in ends.items():
-        rank = f", rank {median(one.ranks):.2f}" if one.ranks else ""
-        low, high = (power_of_ten(end(one.last[SCALED])) for end in (min, max))
+    for name, outcome in ends.items():
+        rank = f", rank {median(outcome.ranks):.2f}" if outcome.ranks else ""
+        low, high = (power_of_ten(end(outcome.last[SCALED])) for end in (min, max))
         rows.append(
             (
                 name,
-                one.layers,
-                f"{one.staying} of {one.samples}{rank}",
-                None if one.law is None else one.law.name,
+                outcome.layers,
+                f"{outcome.staying} of {outcome.samples}{rank}",
+                None if outcome.law is None else outcome.law.name,
                 low if low == high else f"{low} to {high}",
             )
         )

@@ -59,7 +59,7 @@ def made(spec: Spec, words: str, tokens: int = 16) -> Spec | None:
         ),
         (PURE, "MLPs added", replace(PURE, mlp_ratio=4.0)),
         (PLAIN, "MLPs removed", replace(PLAIN, mlp_ratio=0.0)),
-        (PLAIN, "MLP beside attention", replace(PLAIN, parallel=True)),
+        (PLAIN, "MLP parallel to attention", replace(PLAIN, parallel=True)),
         (replace(PLAIN, parallel=True), "MLP after attention", PLAIN),
     ],
 )
@@ -85,9 +85,9 @@ def test_a_change_makes_the_spec_it_says(spec, words, expected) -> None:
         (replace(PLAIN, scores=ALiBi(slopes=(1.0, 0.5, 0.2, 0.1))), "2 heads"),
         (Spec(2, 3, 9), "1 head "),
         (PURE, "MLPs removed"),
-        (PURE, "MLP beside attention"),
-        (replace(PLAIN, attention_skip=0.5), "MLP beside attention"),
-        (replace(PLAIN, mlp_as="identity"), "MLP beside attention"),
+        (PURE, "MLP parallel to attention"),
+        (replace(PLAIN, attention_skip=0.5), "MLP parallel to attention"),
+        (replace(PLAIN, mlp_as="identity"), "MLP parallel to attention"),
     ],
 )
 def test_a_change_that_does_not_apply_is_not_offered(spec, words) -> None:
@@ -161,7 +161,7 @@ SPEC = Spec(2, 2, 8)
     ("changed", "level", "words"),
     [
         ({"init": "lecun"}, 0, "branches start 312 times as large"),
-        ({"skip": 2.0}, 1, "nothing that is counted here"),
+        ({"skip": 2.0}, 1, "none of those counted here"),
         ({"mlp_ratio": 8.0}, 2, "62 % more parameters"),
         ({"mlp_ratio": 0.0}, 2, "65 % fewer parameters"),
         ({"mask": "causal"}, 3, "a token attends to 62 % of the tokens instead of 100 %"),

@@ -17,7 +17,7 @@ from rankscope.core.tracing import Trace
 from rankscope.experiments import depths, kit
 from rankscope.experiments.claims import _norm_starts, d10
 from rankscope.experiments.claims._norm_starts import ABOVE, Dynamics
-from rankscope.experiments.norm_cases import Setting, random_network
+from rankscope.experiments.norm_cases import NormSetting, random_network
 from rankscope.process.progress import silent
 
 from ..shown import can_be_shown, steps_of
@@ -29,8 +29,8 @@ TINY = d10.Config(
     width=16,
     tokens=8,
     samples=2,
-    random=(("4 heads", Setting()),),
-    masked=(("causal mask", Setting(mask="causal")),),
+    random=(("4 heads", NormSetting()),),
+    masked=(("causal mask", NormSetting(mask="causal")),),
     designed=(Dynamics("designed", tokens=4),),
     designed_starts=20,
     designed_layers=10,
@@ -108,7 +108,7 @@ def test_speeds_are_compared_by_layers_or_where_they_end() -> None:
 def test_the_curves_are_those_of_plain_numbers_and_the_weights_the_same() -> None:
     found = d10.ENTRY.run(replace(TINY, masked=(), designed=()), silent)
     x, token_mask = TINY.texts()
-    network = random_network(replace(Setting(), width=16), 6, TINY.seed)
+    network = random_network(replace(NormSetting(), width=16), 6, TINY.seed)
     for variant, one in {d10.BARE: network.without("norm"), d10.NORMED: network}.items():
         y = next(iter(one.states(x, token_mask))).detach()
         for sample in range(2):

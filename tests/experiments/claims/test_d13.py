@@ -11,7 +11,7 @@ from rankscope import tables
 from rankscope.errors import InputError
 from rankscope.experiments import kit
 from rankscope.experiments.claims import d13
-from rankscope.experiments.learning import SORTING, Plan, lesson
+from rankscope.experiments.learning import SORTING, TaskPlan, lesson
 from rankscope.models.training import Recipe
 from rankscope.process.progress import silent
 
@@ -20,7 +20,7 @@ from ..shown import can_be_shown
 SMALL = d13.Config(
     depths=(1, 2),
     seeds=2,
-    plan=Plan(1, 8, Recipe(12, 4, warmup=2), 8, 6, 0.9, tokens=3),
+    plan=TaskPlan(1, 8, Recipe(12, 4, warmup=2), 8, 6, 0.9, tokens=3),
     sequences=2,
 )
 

@@ -23,7 +23,7 @@ from rankscope.experiments.claims.d7 import (
     WHOLE,
     lone,
 )
-from rankscope.experiments.learning import HULL, MEMORISATION, SORTING, Plan, learn, lesson
+from rankscope.experiments.learning import HULL, MEMORISATION, SORTING, TaskPlan, learn, lesson
 from rankscope.experiments.lone_paths import lone_paths, plain_norm
 from rankscope.models.training import IGNORED, Recipe
 from rankscope.process.progress import silent
@@ -36,9 +36,9 @@ TINY = d7.Config(
     layers=2,
     drawn=(2, 4),
     repeats=1,
-    memorisation=Plan(2, 8, SHORT, 6, 4, 0.0, tokens=6),
-    sorting=Plan(2, 8, SHORT, 8, 5, 0.0, tokens=4),
-    hull=Plan(2, 8, SHORT, 8, 5, 0.0, tokens=5),
+    memorisation=TaskPlan(2, 8, SHORT, 6, 4, 0.0, tokens=6),
+    sorting=TaskPlan(2, 8, SHORT, 8, 5, 0.0, tokens=4),
+    hull=TaskPlan(2, 8, SHORT, 8, 5, 0.0, tokens=5),
     sentences=("a rose is a flower",) * 3 + ("one two three",) * 5,
 )
 FALLING = (0.3, 0.9, 0.6, 0.5)
@@ -299,7 +299,7 @@ def test_a_guess_at_sorted_symbols_is_no_better_than_the_best_there_is():
 
 
 def test_a_guess_at_random_labels_is_half_right():
-    plan = Plan(2, 8, SHORT, 40, 40, 0.0, tokens=24)
+    plan = TaskPlan(2, 8, SHORT, 40, 40, 0.0, tokens=24)
     words = [f"{chr(97 + at % 26)} " * 22 for at in range(40)]
     own = lesson(MEMORISATION, plan, 0, spec=plan.spec(1, 0.0), sentences=words)
     ones = float(own.train.targets[own.train.targets != IGNORED].double().mean())
@@ -359,7 +359,7 @@ def test_the_papers_scale_is_a_configuration():
 
 
 def test_fewer_sentences_than_a_batch_are_all_taken_at_once():
-    plan = Plan(2, 8, Recipe(2, 24), 2, 2, 0.0, tokens=6)
+    plan = TaskPlan(2, 8, Recipe(2, 24), 2, 2, 0.0, tokens=6)
     own = lesson(MEMORISATION, plan, 0, spec=plan.spec(1, 0.0), sentences=["a rose", "a flower"])
     (found,) = learn([own], plan, [0], "cpu", silent)
     assert found.steps == 2

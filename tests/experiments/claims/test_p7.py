@@ -15,7 +15,7 @@ from rankscope.experiments import kit
 from rankscope.experiments.claims import _p7_networks, p7
 from rankscope.experiments.claims._p7_networks import ALIKE, ANGLE, DISTANCE, GRADIENT, OWN, STARTS
 from rankscope.experiments.claims.p7 import EXPLAINABLE, EXPLAINED, distance_correlation, value_of
-from rankscope.experiments.learning import SORTING, Plan, learn, lesson
+from rankscope.experiments.learning import SORTING, TaskPlan, learn, lesson
 from rankscope.models.training import Classify, Recipe, Sorting
 from rankscope.process.progress import silent
 from rankscope.show import figures
@@ -26,7 +26,7 @@ TINY = p7.Config(
     scales=(1.0, 4.0),
     runs=1,
     seeds=2,
-    plan=Plan(1, 8, Recipe(12, 4, warmup=2), 8, 6, 0.9, tokens=3),
+    plan=TaskPlan(1, 8, Recipe(12, 4, warmup=2), 8, 6, 0.9, tokens=3),
     rates=(1e-3, 1e-2),
     draws=2,
     sequences=1,

@@ -11,7 +11,7 @@ from rankscope.core.theory import head_weights
 from rankscope.errors import InputError
 from rankscope.experiments import depths, kit
 from rankscope.experiments.claims import w7
-from rankscope.experiments.norm_cases import Setting, random_network
+from rankscope.experiments.norm_cases import NormSetting, random_network
 from rankscope.process.progress import silent
 
 SMALL = w7.Config(
@@ -28,7 +28,7 @@ def small() -> kit.Result:
 @pytest.mark.parametrize("temperature", SMALL.temperatures)
 def test_logits_are_divided_by_the_temperature(small: kit.Result, temperature: float) -> None:
     """Two layers of float64, in other code, with the weights of a network of temperature 1."""
-    network = random_network(Setting("full", 1, 16, norm="none"), 4, SMALL.seed)
+    network = random_network(NormSetting("full", 1, 16, norm="none"), 4, SMALL.seed)
     x = SMALL.texts()[0][0]
     expected = []
     for block in network.blocks[:2]:

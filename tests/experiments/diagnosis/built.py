@@ -7,7 +7,7 @@ from rankscope.core.network import Network, Spec
 from rankscope.experiments.diagnosis import RULES
 from rankscope.experiments.diagnosis._diagnose import judge
 from rankscope.experiments.diagnosis._evidence import Loss
-from rankscope.experiments.diagnosis._measure import Measured, measure
+from rankscope.experiments.diagnosis._measure import ModelFigures, measure
 from rankscope.results import Finding
 
 TOKENS, LAYERS = 40, 8
@@ -40,7 +40,7 @@ def made_up(
     entropy: list[float] | None = None,
     last: list[float] | None = None,
     rank: float = 1.0,
-) -> Measured:
+) -> ModelFigures:
     """Figures as given, by layer and sample; the change of each layer is attention's."""
     values = torch.tensor(residual, dtype=torch.float64)
     layers, samples = len(values) - 1, values.shape[1]
@@ -61,7 +61,7 @@ def made_up(
     heads = spread(entropy or [0.8] * layers).unsqueeze(1)
     nothing = torch.zeros(layers, samples, dtype=torch.float64)
     changes = {"attention": values.log10().diff(dim=0), "MLP": nothing, "norm": nothing}
-    return Measured(
+    return ModelFigures(
         states=states,
         heads={"entropy_share": heads, "dobrushin": heads, "sink_share": 0.1 * heads},
         changes=changes,

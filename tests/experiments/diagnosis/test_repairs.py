@@ -48,7 +48,7 @@ def test_nothing_is_blamed_in_a_healthy_network() -> None:
     mended = examine(subject_of())
     assert not mended.causes
     assert not mended.changes
-    assert all(each.fate not in ("collapse", "slow") for each in mended.found)
+    assert all(each.fate not in ("collapse", "slow") for each in mended.findings)
 
 
 @pytest.mark.parametrize(
@@ -69,7 +69,7 @@ def test_the_weight_that_was_changed_is_named_and_mended(
     healthy = measured_of(subject)
     multiply(subject, 3, role, factor)
     mended = examine(subject)
-    (finding,) = (each for each in mended.found if each.kind == kind)
+    (finding,) = (each for each in mended.findings if each.kind == kind)
     assert (finding.fate, finding.layer, finding.part) == ("collapse", 3, part)
     assert (mended.causes[0].paths, mended.causes[0].layer) == ((path,), 3)
     lost, back = (
@@ -143,7 +143,7 @@ def test_all_layers_are_suspects_together_if_they_differ_alike() -> None:
     for layer in range(1, 6):
         multiply(subject, layer, "up", 200.0)
     suspected = suspects(read_weights(subject), twin)
-    assert [suspect.place for suspect in suspected] == [(-1, "MLP")] * 5
+    assert [suspect.location for suspect in suspected] == [(-1, "MLP")] * 5
     assert all(suspect.elsewhere is None and suspect.is_unusual for suspect in suspected)
 
 
@@ -222,7 +222,7 @@ def test_texts_that_come_in_alike_collapse_only_beside_a_twin_that_tells_them_ap
                 generator=torch.Generator().manual_seed(0)
             )
         mended = examine(subject)
-        (found,) = (each for each in mended.found if each.kind == "collapse between texts")
+        (found,) = (each for each in mended.findings if each.kind == "collapse between texts")
         assert found.fate == fate
         assert mended.causes[0].paths[0].startswith("blocks.3.norms.mlp.")
 
@@ -244,12 +244,12 @@ def test_the_repaired_checkpoint_is_written_beside_the_model_and_is_sound(tmp_pa
     assert (dead.fate, dead.layer, dead.part) == ("collapse", 2, "MLP")
     assert dead.module == "encoder.layer.1.output.dense.weight"
     assert f"`{dead.module}`" in dead.cause
-    assert "drawn anew" in dead.remedy
+    assert "reinitialised" in dead.remedy
     assert "the problem lies in this model's weights" in dead.remedy
     assert str(fixed) in found.sentences[-1]
     assert (model / "model.safetensors").read_bytes() == kept
     again = examine(model_subject(fixed, ids=ids))
-    assert not [each for each in again.found if each.kind == "dead sublayer" and each.layer]
+    assert not [each for each in again.findings if each.kind == "dead sublayer" and each.layer]
     old, new = (load(each).original.state_dict() for each in (model, fixed))
     assert [name for name in old if not torch.equal(old[name], new[name])] == [dead.module]
 
@@ -261,7 +261,7 @@ def test_nothing_is_overwritten(tmp_path: Path) -> None:
     for folder, why in ((model, "the model's own"), (tmp_path, "not empty"), ("file", "is a file")):
         with pytest.raises(InputError, match=why):
             check_folder(tmp_path / folder, subject)
-    with pytest.raises(InputError, match="a network is none"):
+    with pytest.raises(InputError, match="which a network does not have"):
         check_folder(tmp_path / "new", subject_of())
     healthy = examine(zoo.subject_of(zoo.make_model("bert", 3, 0), zoo.Config()))
     assert "Nothing was written" in write_repaired(healthy, subject, tmp_path / "new")

@@ -7,16 +7,18 @@ import pytest
 import torch
 
 from rankscope.experiments.diagnosis import _rules as rules
-from rankscope.experiments.diagnosis._evidence import Evidence, find_loss
-from rankscope.experiments.diagnosis._measure import Measured
+from rankscope.experiments.diagnosis._evidence import RuleEvidence, find_loss
+from rankscope.experiments.diagnosis._measure import ModelFigures
 
 from .built import made_up
 
 EPS = 1e-7
 
 
-def evidence(measured: Measured, exponents: tuple[float, ...] = (), why_not: str = "") -> Evidence:
-    return Evidence(measured, torch.tensor(exponents), why_not, EPS)
+def evidence(
+    measured: ModelFigures, exponents: tuple[float, ...] = (), why_not: str = ""
+) -> RuleEvidence:
+    return RuleEvidence(measured, torch.tensor(exponents), why_not, EPS)
 
 
 def width(*exponents: float, why_not: str = ""):
@@ -86,7 +88,7 @@ def test_samples_that_cannot_tell_the_width_are_not_counted() -> None:
 def test_what_cannot_be_told_says_why() -> None:
     found = width(*[math.nan] * 3, why_not="a text has 5 tokens")
     assert found.fate == "unknown"
-    assert found.sentence == "Width collapse cannot be told: a text has 5 tokens."
+    assert found.sentence == "Width collapse could not be determined: a text has 5 tokens."
 
 
 def test_layer_and_part_are_those_of_the_samples_that_collapse() -> None:
@@ -185,7 +187,7 @@ def test_entropy_is_told_in_tokens() -> None:
     given = made_up([[1.0]] * 2, entropy=[0.2499])
     given = replace(given, tokens=torch.tensor([16]))
     words = rules.entropy.finding(evidence(given)).sentence
-    assert words.endswith("as if a query looked at about 2 tokens.")
+    assert words.endswith("as if a query attended to about 2 tokens.")
 
 
 def test_nothing_lost_is_said() -> None:

@@ -93,10 +93,8 @@ def test_the_chart_has_what_was_measured_beside_its_prediction(advice) -> None:
 def test_a_healthy_design_is_told_that_nothing_helps(x) -> None:
     found, _ = steps_of(run, Config(Subject(Network.random(HEALTHY), x), **FEW))
     can_be_shown(found)
-    assert found.sentences[0].endswith("it keeps all limits.")
-    assert found.sentences[1] == (
-        "By these limits nothing is missing, so that no change was tried."
-    )
+    assert found.sentences[0].endswith("it is within all limits.")
+    assert found.sentences[1] == ("The design is within all limits, so no change was tried.")
     assert "help" not in found.sentences[0]
     assert found.drawings[0].options == {}
     assert value(found, AS_IS, "measured_shortfall") == 0.0
@@ -106,7 +104,7 @@ def test_where_the_best_is_no_better_it_says_so(x, monkeypatch) -> None:
     few = [each for each in changes(PURE, 6) if each.words.endswith("of width 16")]
     monkeypatch.setattr("rankscope.experiments.advice.changes", lambda *_: few)
     found = run(Config(Subject(Network.random(PURE), x), **FEW), lambda _: None)
-    assert found.sentences[1].startswith("Nothing tried helps, of 1 change: the best, 1 head ")
+    assert found.sentences[1].startswith("No change helps, of 1 that were tried: the best, 1 head ")
     listed = found.listings[0].rows
     assert [row[-1] for row in listed] == ["", "no"]
     assert listed[1][0] == few[0].words
@@ -157,8 +155,8 @@ def test_padding_changes_nothing(x) -> None:
 @pytest.mark.parametrize(
     ("design", "options", "error", "said"),
     [
-        (PURE, {"inputs": torch.ones(1, 6, 16)}, InputError, "all alike"),
-        (PURE, {"inputs": torch.ones(1, 1, 16)}, InputError, "all alike"),
+        (PURE, {"inputs": torch.ones(1, 6, 16)}, InputError, "all tokens of some sample are equal"),
+        (PURE, {"inputs": torch.ones(1, 1, 16)}, InputError, "all tokens of some sample are equal"),
         (PURE, {"inputs": torch.randn(1, 6, 15)}, ShapeError, "16"),
         (PURE, {"inputs": torch.full((1, 6, 16), math.nan)}, InputError, "x|inputs"),
         (PURE, {"token_mask": torch.ones(1, 6, dtype=torch.bool)}, InputError, "give inputs"),

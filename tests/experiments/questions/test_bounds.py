@@ -88,7 +88,7 @@ def test_samples_with_other_bounds_are_not_drawn_together(tokens) -> None:
     can_be_shown(found)
     assert set(found.table["part"]) == {"samples 0, 2", "sample 1"}
     assert all(each.only["part"] == ("samples 0, 2",) for each in found.drawings)
-    assert "charts show samples 0, 2 alone" in found.sentences[-1]
+    assert "charts show only samples 0, 2, to" in found.sentences[-1]
     # Medians that are drawn are of the same samples, so that a bound is above what it bounds.
     drawn = found.summary.filter(part="samples 0, 2", metric="log10_residual")
     measured = drawn.filter(variant=MEASURED).select("layer", "median", "count")

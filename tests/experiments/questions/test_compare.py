@@ -67,7 +67,7 @@ def test_the_one_that_collapses_is_named(found: Result) -> None:
     assert found.headline.text.startswith("with keeps its tokens apart best")
     assert found.sentences[0].startswith("Tokens become most alike in without")
     assert "furthest apart in with:" in found.sentences[0]
-    assert "without and with part at layer 1" in found.sentences[1]
+    assert "without and with differ from layer 1 on" in found.sentences[1]
     assert "most alike in without" in found.sentences[2]
     assert found.warnings == ()
     chart = figures.draw(found.drawings[0], found).to_dict()
@@ -75,7 +75,7 @@ def test_the_one_that_collapses_is_named(found: Result) -> None:
     assert len(chart["concat"]) == len(words.OF_TOKENS)
 
 
-def measured(name: str, *layers: tuple[float, ...], **more: object) -> words.Measured:
+def measured(name: str, *layers: tuple[float, ...], **more: object) -> words.ModelCurve:
     """A model by its relative residuals: for each layer those of its samples."""
     rows = [
         (layer, sample, "relative_residual", value)
@@ -83,7 +83,7 @@ def measured(name: str, *layers: tuple[float, ...], **more: object) -> words.Mea
         for sample, value in enumerate(values)
     ]
     table = tables.from_rows(("layer", "sample", "metric", "value"), rows)
-    return words.Measured(Model(name, label=name, **more), table)
+    return words.ModelCurve(Model(name, label=name, **more), table)
 
 
 def test_the_healthier_is_the_one_whose_tokens_stay_apart() -> None:
@@ -93,7 +93,7 @@ def test_the_healthier_is_the_one_whose_tokens_stay_apart() -> None:
     assert "0.3 at its lowest, 0.18 in b" in words.headline(found).text
     said = words.sentences(found)
     assert said[0].startswith("Tokens become most alike in b")
-    assert said[0].endswith("at the input a loses most, down to 0.33 of it.")
+    assert said[0].endswith("Relative to its input, a loses most: 0.33 of the residual remains.")
     assert "most alike in b" in said[2]
     assert "loses most" not in words.sentences([found[1], measured("c", (0.9,), (0.9,))])[0]
 
@@ -101,27 +101,27 @@ def test_the_healthier_is_the_one_whose_tokens_stay_apart() -> None:
 def test_they_part_where_samples_overlap_no_more() -> None:
     a = measured("a", (1.0, 1.0), (0.9, 1.0), (0.5, 0.55), (0.4, 0.45))
     b = measured("b", (1.0, 1.0), (0.9, 1.0), (0.9, 0.95), (0.9, 0.95))
-    assert "part at layer 2" in words.sentences([a, b])[1]
+    assert "differ from layer 2 on" in words.sentences([a, b])[1]
     # Once they overlap again at the end, they have not parted.
     c = measured("c", (1.0, 1.0), (0.5, 0.5), (0.9, 0.95), (0.85, 0.93))
-    assert "not told apart" in words.sentences([b, c])[1]
+    assert "do not differ" in words.sentences([b, c])[1]
     # Medians that differ do not tell models apart whose samples overlap.
     wide, narrow = measured("wide", (1.0, 1.0), (0.4, 0.9)), measured("n", (1.0, 1.0), (0.8, 1.0))
-    assert "not told apart" in words.sentences([wide, narrow])[1]
+    assert "do not differ" in words.sentences([wide, narrow])[1]
     # Of another depth, at the share of it.
     deep = measured("deep", *[(1.0,)] * 4, *[(0.1,)] * 5)
     flat = measured("flat", (1.0,), (0.9,), (0.9,))
-    assert "part at 50% of the depth" in words.sentences([deep, flat])[1]
+    assert "differ from 50% of the depth on" in words.sentences([deep, flat])[1]
 
 
 def test_models_that_lose_alike_are_said_to() -> None:
     found = [measured("a", (1.0,), (0.95,)), measured("b", (1.0,), (0.96,))]
-    assert words.headline(found).text.startswith("They keep their tokens about")
-    assert words.sentences(found)[0].startswith("Tokens are about as far apart in all")
+    assert words.headline(found).text.startswith("All models keep their tokens about")
+    assert words.sentences(found)[0].startswith("Tokens are about equally far apart in all")
     assert "no more than a tenth" in words.sentences(found)[3]
     rising = [measured("a", (0.5,), (0.9,)), measured("b", (1.0,), (0.2,))]
     assert (
-        "furthest apart in a: its relative residual never falls below the 0.5"
+        "furthest apart in a: its relative residual never falls below its value at the input, 0.5"
         in words.sentences(rising)[0]
     )
 
@@ -134,7 +134,7 @@ def test_training_is_told_from_its_first_checkpoint_to_its_last() -> None:
     ]
     said = words.sentences(steps)[-1]
     assert said.startswith("From checkpoint-10 to checkpoint-30")
-    assert "falls all the way, from 0.8 to 0.2" in said
+    assert "always falls, from 0.8 to 0.2" in said
     assert "up and down" in words.sentences([steps[1], steps[0], steps[2]])[-1]
     assert not any("From checkpoint" in each for each in words.sentences(steps[:1] * 2)[:-1])
 
@@ -236,5 +236,5 @@ def test_models_of_few_positions_cut_what_they_read(tmp_path: Path) -> None:
     }
     found = compare(made, ["a " * 100], tokenizer=tokenizer)
     (warning,) = found.warnings
-    assert "16 at 16 tokens, 64 at 64 tokens; --length 16 gives" in warning
+    assert "16 at 16 tokens, 64 at 64 tokens; use --length 16 for" in warning
     assert compare(made, ["a " * 100], tokenizer=tokenizer, length=16).warnings == ()

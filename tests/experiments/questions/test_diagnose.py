@@ -81,8 +81,8 @@ def test_the_answer_has_its_figures(found) -> None:
     assert (depth.figure, depth.layer) == (pytest.approx(curve[layer]), layer)
     assert f"{curve[layer]:.2g} at its lowest (layer {layer})" in depth.sentence
     assert list(found.answers) == ["where", "why", "untrained", "what now"]
-    assert "fresh weights in its blocks it ends at a relative" in found.answers["untrained"]
-    assert "Predicted for fresh ones: a dispersion of" in found.answers["untrained"]
+    assert "With random weights in its blocks the relative residual" in found.answers["untrained"]
+    assert "The relative dispersion predicted for random weights is" in found.answers["untrained"]
 
 
 def test_it_can_be_shown_written_and_read_back(found, tmp_path) -> None:

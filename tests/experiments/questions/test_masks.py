@@ -39,7 +39,7 @@ def test_masks_side_by_side(found) -> None:
     assert apart == "block(8) cannot collapse to one point: its graph has no center."
     assert beyond.endswith("does not cover this network: 2 heads.")
     measured, graphs = found.listings
-    assert graphs.columns == ("mask", "edges", "centers", "radius", "diameter", "beside")
+    assert graphs.columns == ("mask", "edges", "centers", "radius", "diameter", "also")
     assert graphs.rows[0] == ("full", 256, 16, 1, 1, None)
     assert graphs.rows[1:] == (
         ("window(-2, +2)", 74, 16, 4, 8, None),

@@ -56,9 +56,11 @@ def test_the_most_and_the_exactness_are_told(found) -> None:
     parts = last.filter(pl.col("length").is_not_null()).sort("length")["median"].to_list()
     most = parts.index(max(parts))
     first, second = found.sentences
-    assert first.startswith(f"Paths of length {most} make the largest part of the residual")
+    assert first.startswith(f"Paths of length {most} contribute most to the residual")
     assert first.endswith(f"the longest added up (3) {short(parts[-1], digits=2)}.")
-    assert second.startswith("All 27 attention paths were added up; with the biases they rebuild")
+    assert second.startswith(
+        "The sum of all 27 attention paths and the biases reconstructs every layer"
+    )
     assert found.key_figures["paths"] == 27
     assert found.key_figures["reconstruction_error"] < 1e-12
     assert found.provenance["config"] == {"count": "attention", "max_length": None, "by_head": True}

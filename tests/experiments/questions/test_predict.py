@@ -42,7 +42,7 @@ def test_the_prediction_and_the_network_are_side_by_side(tokens) -> None:
     entropies = values(found, "attention_entropy", "this network")
     assert len(entropies) == 6 * 2  # the mean over the heads
     assert found.sentences[0] == by_hand.verdict[0].sentence
-    assert "This network is inside the band" in found.sentences[-1]
+    assert "of the figures of this network lie in the band" in found.sentences[-1]
     assert "of 12" in found.sentences[-1]
 
 
@@ -50,7 +50,7 @@ def test_inside_and_outside_of_the_band(tokens) -> None:
     """A network with ten times the weights is not one of them, in any layer."""
     own = Config(subject(tokens, samples=1), draws=32)
     inside = run(own, lambda _: None).sentences[-1]
-    share = float(inside.split("with ")[1].split("%")[0])
+    share = float(inside.split("%")[0])
     assert share > 40
     strange = subject(tokens, samples=1)
     with torch.no_grad():
@@ -58,9 +58,9 @@ def test_inside_and_outside_of_the_band(tokens) -> None:
             weight.mul_(10.0)
     outside = run(Config(strange, draws=32), lambda _: None).sentences
     assert "token norm at 0 of 6" in outside[-1]
-    assert outside[-1].startswith("This model is inside the band")
+    assert "% of the figures of this model lie in the band" in outside[-1]
     assert "architecture at initialisation, lecun weights" in outside[-2]
-    assert "whose weights are no such draw" in outside[-2]
+    assert "for the model with its own weights" in outside[-2]
     fresh = replace(strange, about={"origin": "random"})
     assert "as its library initialises it" in run(Config(fresh), lambda _: None).sentences[-2]
 
@@ -107,7 +107,7 @@ def test_the_score_of_a_model_is_predicted_as_it_is(tokens) -> None:
 def test_a_network_that_overflows_leaves_the_prediction(tokens) -> None:
     large = Spec(60, 2, 16, norm="none", init=1e6)
     found = run(Config(subject(tokens, large), draws=2), lambda _: None)
-    assert any("could not be measured beside it" in each for each in found.sentences)
+    assert any("could not be measured: " in each for each in found.sentences)
     assert set(found.table["variant"]) == {"predicted"}
 
 

@@ -10,8 +10,8 @@ import torch
 from rich.console import Console
 
 from rankscope.experiments import kit, norm_outcomes
-from rankscope.experiments.depths import Texts
-from rankscope.experiments.norm_cases import FACTORS, Setting, random_network
+from rankscope.experiments.depths import Passages
+from rankscope.experiments.norm_cases import FACTORS, NormSetting, random_network
 from rankscope.experiments.norm_outcomes import Searched
 from rankscope.experiments.studies.layernorm import ENTRY, Config
 from rankscope.numerals import power_of_ten
@@ -20,14 +20,14 @@ from rankscope.show.report import show
 from ..shown import can_be_shown, steps_of
 from .curves import FALLING, LEVEL, curves
 
-SMALL = Setting(heads=2, width=8, tokens=8)
+SMALL = NormSetting(heads=2, width=8, tokens=8)
 SPLIT = 2
 """A seed under which some samples end on two poles and some do not."""
-POLES = Setting(heads=1, width=4, logits=64.0, tokens=16, shared=True)
+POLES = NormSetting(heads=1, width=4, logits=64.0, tokens=16, shared=True)
 FEW = Config(
     layers=48,
     factors=(("few", (("full", SMALL), ("causal", replace(SMALL, mask="causal")))),),
-    sweeps=(("narrow", Setting(heads=1, width=4, tokens=16)),),
+    sweeps=(("narrow", NormSetting(heads=1, width=4, tokens=16)),),
     scales=(16.0, 64.0),
     search_layers=48,
     draws=2,
@@ -70,7 +70,7 @@ def test_only_scaled_arithmetic_sees_the_collapse_go_on(found) -> None:
 
 
 def test_residuals_are_those_of_the_frobenius_norm(found) -> None:
-    x, mask = Texts(8, 8, 3, 0)()
+    x, mask = Passages(8, 8, 3, 0)()
     with torch.no_grad():
         y = random_network(SMALL, 1, 0)(x, mask)
     spread = torch.linalg.matrix_norm(y - y.mean(1, keepdim=True)) / torch.linalg.matrix_norm(y)
@@ -84,7 +84,7 @@ def test_residuals_are_those_of_the_frobenius_norm(found) -> None:
 def test_tokens_that_stay_apart_are_followed_deeper_and_sit_on_two_poles(corner) -> None:
     poles = norm_outcomes.outcomes(corner.table)["poles"]
     assert poles.layers == 2 * 2 * 12
-    x, mask = Texts(4, 16, 3, SPLIT)()
+    x, mask = Passages(4, 16, 3, SPLIT)()
     with torch.no_grad():
         states = random_network(POLES, 60, SPLIT)(x, mask)
     stay = [bool((y - y[0]).abs().max() > 0.1) for y in states]
@@ -140,9 +140,9 @@ def test_search_counts_what_a_plain_run_counts(found) -> None:
     }
     assert len(counted) == 2 * 2
     expected, ranks = 0, []
-    narrow = Setting(heads=1, width=4, tokens=16, logits=16.0, shared=True)
+    narrow = NormSetting(heads=1, width=4, tokens=16, logits=16.0, shared=True)
     for seed in range(2):
-        x, mask = Texts(4, 16, 3, seed)()
+        x, mask = Passages(4, 16, 3, seed)()
         with torch.no_grad():
             y = random_network(narrow, 48, seed)(x, mask)
         spread = torch.linalg.matrix_norm(y - y.mean(1, keepdim=True)) / torch.linalg.matrix_norm(y)
@@ -175,7 +175,7 @@ def test_a_search_is_summed_up() -> None:
 
 
 def test_traits_are_what_sets_settings_apart() -> None:
-    tried = [Setting(width=w, mask=m) for w in (4, 8, 64) for m in ("full", "causal")]
+    tried = [NormSetting(width=w, mask=m) for w in (4, 8, 64) for m in ("full", "causal")]
     assert norm_outcomes.traits(tried, tried) == ""
     assert norm_outcomes.traits([], tried) == ""
     assert norm_outcomes.traits(tried[:4], tried) == ", always with 8 features or less"
@@ -194,9 +194,9 @@ def test_sentences_name_domain_and_noise(found) -> None:
     }
     assert counts["float32"] > counts["float64"]
     assert last == (
-        f"Plain formats alone would have said that it stops, float64 in {counts['float64']} and "
-        f"float32 in {counts['float32']} of the 6 samples in which it goes on (2 cases, 6 samples "
-        "in all)."
+        f"Plain formats alone would report that it stops, float64 in {counts['float64']} and "
+        f"float32 in {counts['float32']} of the 6 samples in which it continues (2 cases, "
+        "6 samples in all)."
     )
     assert len(found.sentences) <= 5
     assert found.parts[-1].sentences[0].startswith("A search over 4 settings, each with 6")
@@ -233,7 +233,7 @@ def test_no_two_cases_differ_by_the_scale_of_values_only() -> None:
 
 def test_settings_reach_the_network() -> None:
     bare = random_network(SMALL, 2, 0)
-    full = random_network(Setting(heads=2, width=8, biases=2.0, gains=0.5, logits=3.0), 2, 0)
+    full = random_network(NormSetting(heads=2, width=8, biases=2.0, gains=0.5, logits=3.0), 2, 0)
     first = full.blocks[0]
     assert first.attention.query.bias.std() > 0.5
     assert bool((bare.blocks[0].attention.query.bias == 0).all())
@@ -241,7 +241,7 @@ def test_settings_reach_the_network() -> None:
     assert first.norms["attention"].weight.std() > 0.1
     assert full.spec.score_scale == pytest.approx(3 / 2)
     assert full.spec.skips == (0.0, 0.0)
-    deeper = random_network(Setting(heads=2, width=8, biases=2.0), 4, 0)
-    again = random_network(Setting(heads=2, width=8, biases=2.0), 2, 0)
+    deeper = random_network(NormSetting(heads=2, width=8, biases=2.0), 4, 0)
+    again = random_network(NormSetting(heads=2, width=8, biases=2.0), 2, 0)
     for name, weight in again.state_dict().items():
         assert torch.equal(weight, deeper.state_dict()[name])

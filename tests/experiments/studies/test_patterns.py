@@ -3,7 +3,7 @@
 import pytest
 
 from rankscope.experiments.depths import RELATIVE
-from rankscope.experiments.studies.patterns import ENTRY, Config, Pattern, pattern_laws
+from rankscope.experiments.studies.patterns import ENTRY, Config, ScorePattern, pattern_laws
 
 from ..shown import can_be_shown, steps_of
 
@@ -56,6 +56,6 @@ def test_sentences_tell_every_law_and_the_study_can_be_shown(found) -> None:
 
 def test_what_is_compared_names_the_run(found) -> None:
     fewer = Config(
-        layers=9, width=16, tokens=10, samples=2, patterns=(Pattern("dot product", "dot"),)
+        layers=9, width=16, tokens=10, samples=2, patterns=(ScorePattern("dot product", "dot"),)
     )
     assert found.provenance["digest"] == SMALL.digest("patterns") != fewer.digest("patterns")

@@ -81,7 +81,7 @@ def test_windows_are_measured_by_the_entropy_they_allow(found):
 
 
 def test_specs_of_every_map() -> None:
-    at = {(each.place, each.parameter): each for each in maps(SMALL)}
+    at = {(map_.placement, map_.parameter): map_ for map_ in maps(SMALL)}
     assert len(at) == 8
     assert at["none", "init_scale"].spec(SMALL, 0.5).norm == "none"
     assert at["pre", "init_scale"].spec(SMALL, 0.5).init == Init("lecun", 0.5)

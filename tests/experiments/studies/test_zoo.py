@@ -1,5 +1,6 @@
 """The zoo: faults are what they say, and a few of every kind are found, explained and mended."""
 
+import re
 from dataclasses import replace
 
 import pytest
@@ -8,6 +9,7 @@ import torch
 from rankscope.errors import InputError
 from rankscope.experiments import kit
 from rankscope.experiments.diagnosis import examine, weights_of
+from rankscope.experiments.diagnosis._answers import explain
 from rankscope.experiments.studies import zoo
 
 FEW = zoo.Config(
@@ -39,6 +41,24 @@ def test_a_fault_changes_what_it_names_and_nothing_else() -> None:
     differ = {key for key in before if not torch.equal(before[key], after[key])}
     assert differ == {(2, "value"), (2, "value bias"), (2, "output bias")}
     assert not after[2, "value"].any()
+
+
+def sentences_of(text: str) -> list[str]:
+    """The sentences of a text; paths of weights, in backticks, have points of their own."""
+    return re.findall(r"[^ ].*?[.](?= |$)", re.sub(r"`[^`]*`", "path", text))
+
+
+@pytest.mark.parametrize("fault", zoo.FAULTS)
+def test_what_is_said_of_a_fault_is_at_most_three_sentences(fault: str) -> None:
+    layer = 0 if zoo.FAULTS[fault].embeddings else 2
+    cases = (zoo.look(replace(FEW, texts=4), family, fault, 0, layer) for family in FEW.families)
+    case = next(case for case in cases if case is not None)
+    for finding in case.mended.findings:
+        explained = explain(finding, case.mended)
+        assert 1 <= len(sentences_of(finding.sentence)) <= 3, finding.sentence
+        for text in (finding.sentence, explained.cause, explained.remedy):
+            assert len(sentences_of(text)) <= 3, text
+            assert not re.search(r"tensor|\w\(\w+=|None|nan\b|10\^[^ ]*e", text), text
 
 
 def test_a_wrong_place_or_cause_does_not_count() -> None:

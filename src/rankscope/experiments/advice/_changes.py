@@ -1,4 +1,4 @@
-"""What could be changed about a design, and what each change costs, counted.
+"""Changes of a design, and what each of them costs.
 
 To add an alternative, write one generator that yields ``Change``s of a spec, and enter it in
 ``ALTERNATIVES``; what comes to the design itself is left out, and prices are counted, not told.
@@ -17,7 +17,7 @@ from rankscope.core.network import Spec
 from rankscope.numerals import plural, short
 
 _NOTICED: Final = 0.01
-"""Parts of all parameters below which more or fewer are no matter."""
+"""Share of all parameters below which a difference does not count."""
 _NORM_PLACES: Final[dict[network.NormPlace, str]] = {
     "pre": "norms before each part",
     "post": "norms after each sum",
@@ -59,14 +59,16 @@ def skips(spec: Spec, _tokens: int) -> Iterator[Change]:
         return replace(spec, skip=alpha, attention_skip=None, mlp_skip=None)
 
     if 0.0 in spec.skips:
-        drawback = "a sum per part, and the input stays in the stream"
+        drawback = "one more sum per part; the input stays in the residual stream"
         yield Change("skips added", with_skip(1.0), drawback)
         return
     if spec.norm != "none" and spec.norm_place == "post":
         sums = spec.sums
         for alpha, name in ((math.sqrt(sums), f"1/√{sums}"), (sums**0.25, f"1/{sums}^¼")):
             words = f"skip × {short(alpha)} (branches × {name})"
-            yield Change(words, with_skip(alpha), f"each branch weighs {name} of the skip")
+            yield Change(
+                words, with_skip(alpha), f"each branch has {name} of the weight of the skip"
+            )
     for alpha in (math.sqrt(2), math.sqrt(0.5)):
         more, less = ("skip", "branch") if alpha > 1 else ("branch", "skip")
         yield Change(
@@ -89,7 +91,7 @@ def weights(spec: Spec, _tokens: int) -> Iterator[Change]:
         words = f"weights × {short(factor)} (branches × 1/√{sums})"
         scaled.append((factor, words, f"1/√{sums}"))
     for by, words, much in scaled:
-        drawback = f"branches do about {much} as much at first"
+        drawback = f"branches are about {much} as large at initialisation"
         yield Change(words, replace(spec, init=spec.init.times(by)), drawback)
     for name, words in _INITS.items():
         yield Change(words, replace(spec, init=name))
@@ -104,7 +106,7 @@ def embeddings(spec: Spec, _tokens: int) -> Iterator[Change]:
         return
     for scale in (1.0, 10 * spec.embedding_scale):
         if scale > spec.embedding_scale:
-            drawback = "branches weigh less beside the embeddings at first"
+            drawback = "branches are smaller relative to the embeddings at initialisation"
             words = f"embeddings of scale {short(scale)} instead of {short(spec.embedding_scale)}"
             yield Change(words, replace(spec, embedding_scale=scale), drawback)
 
@@ -112,12 +114,12 @@ def embeddings(spec: Spec, _tokens: int) -> Iterator[Change]:
 def norms(spec: Spec, _tokens: int) -> Iterator[Change]:
     """Every place for the norm there is, or for LayerNorm where there is none; and no norm."""
     kind = "layer" if spec.norm == "none" else spec.norm
-    drawback = "a norm per part more to compute" if spec.norm == "none" else ""
-    for place, words in _NORM_PLACES.items():
-        yield Change(words, replace(spec, norm=kind, norm_place=place), drawback)
+    drawback = "one more norm per part" if spec.norm == "none" else ""
+    for placement, words in _NORM_PLACES.items():
+        yield Change(words, replace(spec, norm=kind, norm_place=placement), drawback)
     if spec.norm != "none":
         bare = replace(spec, norm="none", norm_place=spec.norm_place)
-        yield Change("no norms", bare, "nothing holds the size of the tokens")
+        yield Change("no norms", bare, "nothing limits the norm of the tokens")
 
 
 def masks(spec: Spec, tokens: int) -> Iterator[Change]:
@@ -126,15 +128,19 @@ def masks(spec: Spec, tokens: int) -> Iterator[Change]:
         return
     causal = isinstance(spec.mask, Causal)
     if not causal:
-        yield Change("causal mask", replace(spec, mask="causal"), "no token sees what follows it")
+        yield Change("causal mask", replace(spec, mask="causal"), "no token attends to later ones")
     for reach in (tokens // 4, tokens // 16):  # to either side it looks to
         if reach:
             mask = causal_window(reach) if causal else window(reach)
-            yield Change(f"window of {reach}", replace(spec, mask=mask), "far tokens take layers")
+            yield Change(
+                f"window of {reach}",
+                replace(spec, mask=mask),
+                "distant tokens interact only over several layers",
+            )
 
 
 def centering(spec: Spec, _tokens: int) -> Iterator[Change]:
-    """Attention less the mean of what a token sees, where a skip still carries what all share."""
+    """Attention minus its mean, if there is a skip connection that carries the mean."""
     if spec.skips[0]:
         drawback = "the mean of the values no longer passes through attention"
         yield Change("centred attention", replace(spec, centered=True), drawback)
@@ -180,7 +186,7 @@ def mlps(spec: Spec, _tokens: int) -> Iterator[Change]:
         yield Change("MLPs added", replace(spec, mlp_ratio=4.0))
         return
     bare = replace(spec, mlp_ratio=0.0, mlp_as="mlp")
-    yield Change("MLPs removed", bare, "tokens are only mixed, never bent")
+    yield Change("MLPs removed", bare, "no nonlinear map of single tokens")
 
 
 def parallel_blocks(spec: Spec, _tokens: int) -> Iterator[Change]:
@@ -189,10 +195,14 @@ def parallel_blocks(spec: Spec, _tokens: int) -> Iterator[Change]:
         return
     if spec.parallel:
         after = replace(spec, parallel=False)
-        yield Change("MLP after attention", after, "two steps in a row per layer")
+        yield Change("MLP after attention", after, "two sequential steps per layer")
     elif spec.skips[0] == spec.skips[1]:
         beside = replace(spec, parallel=True)
-        yield Change("MLP beside attention", beside, "an MLP does not see its own attention")
+        yield Change(
+            "MLP parallel to attention",
+            beside,
+            "an MLP does not read the attention of its own layer",
+        )
 
 
 ALTERNATIVES: Final[Sequence[Callable[[Spec, int], Iterator[Change]]]] = (
@@ -231,7 +241,7 @@ class Price:
     def of(cls, before: Spec, after: Spec, tokens: int) -> "Price":
         """Of the way from one design to another, on so many tokens."""
         drawn = ("init", "embedding_scale")
-        names = [each.name for each in fields(before) if each.name not in drawn]
+        names = [field.name for field in fields(before) if field.name not in drawn]
         return cls(
             parameter_count(after) / parameter_count(before) - 1,
             context_share(after, tokens),
@@ -253,21 +263,21 @@ class Price:
         return 0 if self.only_initial else 1
 
     def in_words(self, drawback: str = "") -> str:
-        """All of it, and what cannot be counted."""
+        """All costs in words, including the drawback."""
         parts = []
         if self.parameters:
             more = "more" if self.parameters > 0 else "fewer"
             parts.append(f"{short(100 * abs(self.parameters), digits=2)} % {more} parameters")
         if self.context != self.context_before:
             seen, all_ = (
-                short(100 * each, digits=2) for each in (self.context, self.context_before)
+                short(100 * share, digits=2) for share in (self.context, self.context_before)
             )
             parts.append(f"a token attends to {seen} % of the tokens instead of {all_} %")
         if drawback:
             parts.append(drawback)
         elif self.only_initial and abs(math.log(self.branches or 1.0)) > _NOTICED:
             parts.append(f"branches start {short(self.branches, digits=2)} times as large")
-        return "; ".join(parts) or "nothing that is counted here"
+        return "; ".join(parts) or "none of those counted here"
 
 
 def _branch(spec: Spec) -> float:

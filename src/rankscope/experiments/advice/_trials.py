@@ -70,11 +70,11 @@ CRITERIA: Final = tuple(
         ("log10_size_growth", 1.0, True, "tokens change in size",
          "their size changes by at most a factor of 10"),
         ("log10_gradient_ratio", 1.0, True, "gradients are uneven",
-         "so does the gradient from the last layer to the first"),
+         "the gradient changes by at most a factor of 10 from the last layer to the first"),
         ("log10_query_share", 2.0, False, "queries get no gradient",
-         "in no layer are queries' gradients below a hundredth of values'"),
-        ("log10_entropy_share", 1.0, False, "attention sees one token only",
-         "nor the entropy of attention below a tenth of the uniform one's"),
+         "gradients of queries are at least a hundredth of those of values in every layer"),
+        ("log10_entropy_share", 1.0, False, "attention is nearly one-hot",
+         "attention has at least a tenth of the entropy of uniform attention in every layer"),
     )
 )  # fmt: skip
 
@@ -115,12 +115,12 @@ class Standing:
     @property
     def shortfalls(self) -> dict[str, PerNetwork]:
         """Decades beyond what is allowed, by figure and network; beyond everything if no number."""
-        found = {}
+        excesses = {}
         for metric, allowed, both, *_ in CRITERIA:
             figure = self.figures[metric]
             size = figure.abs() if both else -figure
-            found[metric] = torch.where(size.isnan(), math.inf, (size - allowed).clamp(min=0))
-        return found
+            excesses[metric] = torch.where(size.isnan(), math.inf, (size - allowed).clamp(min=0))
+        return excesses
 
     @property
     def shortfall(self) -> PerNetwork:
@@ -130,8 +130,8 @@ class Standing:
     @property
     def spread(self) -> Spread:
         """The shortfall over the networks."""
-        each = self.shortfall
-        return Spread(float(each.mean()), float(each.amin()), float(each.amax()))
+        values = self.shortfall
+        return Spread(float(values.mean()), float(values.amin()), float(values.amax()))
 
     @property
     def kept(self) -> float:
@@ -181,7 +181,10 @@ class Trial:
             ]
         except RankscopeError as error:
             return replace(self, failure=str(error))
-        values = {name: torch.stack([one[name] for one in by_network], 1) for name in by_network[0]}
+        values = {
+            name: torch.stack([figures[name] for figures in by_network], 1)
+            for name in by_network[0]
+        }
         even = even_entropy(spec, x.shape[1], token_mask)[1:]
         return replace(self, measured_values=values, measured=Standing.of(values, even))
 
@@ -195,7 +198,7 @@ class Trial:
         """What it is sorted by: shortfall to a tenth of a decade, price, tokens kept apart.
 
         Among initialisations, those come first that leave the branches nearest to what they were:
-        a network that does nothing falls short of nothing.
+        a network that does nothing has no shortfall.
         """
         size = self.price.branches
         decades = round(abs(math.log10(size)), 1) if size > 0 else math.inf
@@ -226,7 +229,7 @@ def embedding_scale(subject: Subject) -> float:
 
 
 def _input(spec: Spec, subject: Subject) -> Tensor:
-    """What a subject reads, with the embeddings that a design has instead of its own."""
+    """The input of a subject at the scale of a design's embeddings."""
     scale = embedding_scale(subject)
     return subject.x if spec.embedding_scale == scale else subject.x * spec.embedding_scale / scale
 
@@ -272,23 +275,23 @@ def _by_layer(table: pl.DataFrame, metric: str) -> Float[Tensor, "layer sample"]
 
 
 def helps(trial: Trial, original: Trial) -> bool:
-    """Whether every network of one falls short of less than any of the other, and enough less.
+    """Whether every draw of a change has a smaller shortfall than any of the original.
 
-    What makes tokens more alike than they are is no help, whatever else it mends.
+    A change that makes tokens more alike never helps, whatever else it improves.
     """
     alike = trial.predicted.kept < original.predicted.kept - _NO_LESS
     return is_better(trial.spread, original.spread) and not alike
 
 
-def is_better(one: Spread, other: Spread) -> bool:
-    """Whether one spread lies below another, apart from it, and by enough.
+def is_better(spread: Spread, other: Spread) -> bool:
+    """Whether one spread lies entirely below another, and its mean by enough.
 
     >>> is_better(Spread(0.2, 0.1, 0.3), Spread(0.5, 0.4, 0.6))
     True
     >>> is_better(Spread(0.2, 0.1, 0.5), Spread(0.5, 0.4, 0.6))
     False
     """
-    return one.high < other.low and not other.mean - one.mean < LEAST_GAIN
+    return spread.high < other.low and not other.mean - spread.mean < LEAST_GAIN
 
 
 def ranked(trials: Iterable[Trial]) -> list[Trial]:
@@ -307,40 +310,44 @@ def best_of_each_kind(trials: Iterable[Trial]) -> list[Trial]:
 def sentences(
     original: Trial, helping: Sequence[Trial], others: Sequence[Trial], *, draws: int
 ) -> Iterator[str]:
-    """How the design stands, what helps, best first, what does not, and what is meant by it."""
+    """The state of the design, what helps, best first, what does not, and the definitions."""
     spread, measured = original.spread, original.measured
-    reasons = "it keeps all limits"
+    reasons = "it is within all limits"
     if spread.high:
         means = {
-            each: float(original.predicted.shortfalls[each.metric].mean()) for each in CRITERIA
+            criterion: float(original.predicted.shortfalls[criterion.metric].mean())
+            for criterion in CRITERIA
         }
-        parts = [f"{each.words} ({_decades(mean)})" for each, mean in means.items() if mean > 0]
+        parts = [
+            f"{criterion.words} ({_decades(mean)})" for criterion, mean in means.items() if mean > 0
+        ]
         beside = "" if measured is None else f" (measured {_told(measured.spread)})"
-        reasons = f"it falls short by {_told(spread)}{beside}: {', '.join(parts)}"
+        reasons = f"its shortfall is {_told(spread)}{beside}: {', '.join(parts)}"
     yield (
-        f"As it is, tokens keep {power_of_ten(original.predicted.kept)} of their relative "
-        f"dispersion over {plural(original.change.spec.layers, 'layer')}; {reasons}."
+        f"In the unchanged design tokens keep {power_of_ten(original.predicted.kept)} of their "
+        f"relative dispersion over {plural(original.change.spec.layers, 'layer')}; {reasons}."
     )
     if not helping and not others:
-        yield "By these limits nothing is missing, so that no change was tried."
+        yield "The design is within all limits, so no change was tried."
     elif not helping:
-        best = f"the best, {others[0].change.words}, falls short by {_told(others[0].spread)}"
-        yield f"Nothing tried helps, of {plural(len(others), 'change')}: {best}."
+        best = f"the best, {others[0].change.words}, has a shortfall of {_told(others[0].spread)}"
+        yield f"No change helps, of {len(others)} that were tried: {best}."
     lead = "The best change"
     for trial in helping:
         if trial.measured or trial.failure:
             yield f"{lead}: {_advice(trial, original)}"
             lead = "Next"
-    yield f"The design as it is starts with {original.change.spec.initialised}."
+    yield f"The unchanged design is initialised with {original.change.spec.initialised}."
     yield (
-        f"The shortfall adds up, in decades, by how much random networks break these limits: "
-        f"{'; '.join(each.limit for each in CRITERIA)}. A change helps if all {draws} draws of it "
-        f"lie below all of the design's as it is, and their mean by {short(LEAST_GAIN)} at least."
+        "The shortfall is the sum, in decades, of how far random networks exceed these limits: "
+        f"{'; '.join(criterion.limit for criterion in CRITERIA)}. A change helps if all {draws} "
+        "draws of it lie below all draws of the unchanged design, and their mean is lower by at "
+        f"least {short(LEAST_GAIN)}."
     )
 
 
 def _advice(trial: Trial, original: Trial) -> str:
-    """A change that helps, with its figures and its price."""
+    """A change that helps, with its figures and its cost."""
     change = f"{trial.change.words}; predicted {_told(trial.spread)}"
     price = sentence_case(trial.price.in_words(trial.change.drawback))
     measured = trial.measured
@@ -357,7 +364,7 @@ def _advice(trial: Trial, original: Trial) -> str:
 
 
 def tried(original: Trial, helping: Sequence[Trial], others: Sequence[Trial]) -> Listing:
-    """Everything that was tried, best first: its shortfall, what it keeps, and what it comes to."""
+    """Everything that was tried, best first, with its shortfall and the dispersion kept."""
     outcomes = [(original, "")]
     for trial in helping:
         outcome = "yes, predicted"
@@ -381,7 +388,7 @@ def tried(original: Trial, helping: Sequence[Trial], others: Sequence[Trial]) ->
             )
             for trial, outcome in outcomes
         ),
-        "Shortfall in decades; 0 keeps all limits.",
+        "Shortfall in decades; 0 is within all limits.",
     )
 
 

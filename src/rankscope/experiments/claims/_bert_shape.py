@@ -19,7 +19,7 @@ from rankscope.arguments import checked
 from rankscope.core.metrics import residual, stable_rank
 from rankscope.core.network import Attention, Block, Network, Spec, Visibility
 from rankscope.experiments import depths, kit
-from rankscope.experiments.norm_cases import Setting, random_network
+from rankscope.experiments.norm_cases import NormSetting, random_network
 from rankscope.streams import stream
 
 
@@ -163,7 +163,7 @@ def embedded(seed: int, width: int, tokens: int) -> tuple[Tensor, Tensor]:
     Words, positions and the segment are added, each as large as the others, and normalised: the
     segment, the same for all tokens, is a third of each, so that μ is √⅔ of the tokens' size.
     """
-    words, token_mask = depths.Texts(width, tokens, 1, seed)()
+    words, token_mask = depths.Passages(width, tokens, 1, seed)()
     generator = stream(seed, "positions and segment")
     positions, segment = (
         torch.randn(rows, width, generator=generator, dtype=words.dtype)
@@ -174,7 +174,7 @@ def embedded(seed: int, width: int, tokens: int) -> tuple[Tensor, Tensor]:
 
 def layers_of(shape: Shape, layers: int, seed: int, first: int) -> Network:
     """Some layers of the claim's network from the ``first`` on."""
-    setting = Setting(heads=shape.heads, width=shape.width, init="bert", tokens=shape.tokens)
+    setting = NormSetting(heads=shape.heads, width=shape.width, init="bert", tokens=shape.tokens)
     chosen = int(torch.randint(2**31, (), generator=stream(seed, "layers from", str(first))))
     return random_network(setting, layers, chosen)
 

@@ -16,7 +16,7 @@ from rankscope.core.prediction import Prediction, predict
 from rankscope.core.shapes import Hidden
 from rankscope.errors import InputError
 from rankscope.experiments.kit import OnStep, tracked
-from rankscope.experiments.learning import SORTING, Lesson, Plan, learn, lesson
+from rankscope.experiments.learning import SORTING, Lesson, TaskPlan, learn, lesson
 from rankscope.models.training import Classify, SequenceModel
 
 ALIKE, OWN = STARTS = "nearly alike", "own tokens"
@@ -36,7 +36,7 @@ Numbers = NDArray[np.float64]
 
 def reached_losses(
     specs: Mapping[int, Spec],
-    plan: Plan,
+    plan: TaskPlan,
     rates: Sequence[float],
     on_step: OnStep,
     *,

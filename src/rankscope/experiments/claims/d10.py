@@ -20,7 +20,7 @@ from rankscope.core.theory import UNEVEN, Law, law
 from rankscope.experiments import depths, kit
 from rankscope.experiments.claims._norm_starts import ABOVE, Dynamics, StartsPlan, follow
 from rankscope.experiments.depths import medians
-from rankscope.experiments.norm_cases import Setting, Settings, random_network
+from rankscope.experiments.norm_cases import NormSetting, Settings, random_network
 from rankscope.numerals import plural, power_of_ten, sentence_case
 
 ENTRY = kit.claim(
@@ -56,19 +56,19 @@ class Config(depths.DeepConfig):
     draws: int = 3  # how many random weights each setting is tried with
     masked_layers: int = 64
     random: Settings = (
-        ("4 heads", Setting()),
-        ("1 head", Setting(heads=1)),
-        ("16 heads", Setting(heads=16)),
-        ("BERT's weights", Setting(init="bert")),
-        ("weights × 0.5", Setting(init=Init("lecun", 0.5))),
-        ("weights × 1.4", Setting(init=Init("lecun", 1.4))),
-        ("weights × 2", Setting(init=Init("lecun", 2.0))),
-        ("biases of 1", Setting(biases=1.0)),
+        ("4 heads", NormSetting()),
+        ("1 head", NormSetting(heads=1)),
+        ("16 heads", NormSetting(heads=16)),
+        ("BERT's weights", NormSetting(init="bert")),
+        ("weights × 0.5", NormSetting(init=Init("lecun", 0.5))),
+        ("weights × 1.4", NormSetting(init=Init("lecun", 1.4))),
+        ("weights × 2", NormSetting(init=Init("lecun", 2.0))),
+        ("biases of 1", NormSetting(biases=1.0)),
     )
     masked: Settings = (
-        ("causal mask", Setting(mask="causal")),
-        ("window of 4", Setting(mask="window:4")),
-        ("causal mask, one layer repeated", Setting(mask="causal", shared=True)),
+        ("causal mask", NormSetting(mask="causal")),
+        ("window of 4", NormSetting(mask="window:4")),
+        ("causal mask, one layer repeated", NormSetting(mask="causal", shared=True)),
     )
     designed: tuple[Dynamics, ...] = (
         Dynamics("diagonal values", tokens=16, width=4, norm="layer", strength=4.0),
@@ -107,7 +107,7 @@ def measure(config: Config, on_step: kit.OnStep) -> kit.Measured[list[str]]:
 
 
 def _traced(
-    config: Config, setting: Setting, x: Tensor, token_mask: Tensor, on_step: kit.OnStep
+    config: Config, setting: NormSetting, x: Tensor, token_mask: Tensor, on_step: kit.OnStep
 ) -> depths.Measured:
     """Relative dispersions without and with the norm; the samples of all draws are numbered on."""
     depth = config.layers if setting.mask == "full" else config.masked_layers

@@ -22,7 +22,7 @@ from rankscope.core.deep import deep_trace
 from rankscope.core.network import Spec
 from rankscope.errors import InputError
 from rankscope.experiments import depths, kit
-from rankscope.experiments.learning import SORTING, Lesson, Plan, learn, lesson
+from rankscope.experiments.learning import SORTING, Lesson, TaskPlan, learn, lesson
 from rankscope.models.training import Recipe, SequenceModel
 from rankscope.numerals import plural, power_of_ten
 
@@ -66,7 +66,7 @@ CHARTS = (
         {"variant": (*VARIANTS, f"{MLPS}{UNTRAINED}", f"{ALONE}{UNTRAINED}")},
     ),
 )
-_PLAN: Final = Plan(2, 32, Recipe(600, 16, 2e-3, warmup=60), 2000, 200, 0.9, tokens=6)
+_PLAN: Final = TaskPlan(2, 32, Recipe(600, 16, 2e-3, warmup=60), 2000, 200, 0.9, tokens=6)
 
 
 @dataclass(frozen=True)
@@ -75,7 +75,7 @@ class Config(kit.Config):
 
     depths: tuple[int, ...] = (2, 3, 4)
     seeds: int = 3  # networks of each kind, with weights, examples and batches of their own
-    plan: Plan = _PLAN
+    plan: TaskPlan = _PLAN
     mlp_ratio: float = 2.0
     sequences: int = 8
 

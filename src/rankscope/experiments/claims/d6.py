@@ -161,7 +161,7 @@ def released(
 ) -> tuple[list[float], Float[Tensor, "seed time point 2"]]:
     """Of every seed, by how much a step misses, and where the points go."""
     seeds = [config.seed * config.seeds + number for number in range(config.seeds)]
-    stack = circle.Stack(width, config.heads, mlp=kind == MLP, seeds=seeds)
+    stack = circle.CircleNetworks(width, config.heads, mlp=kind == MLP, seeds=seeds)
     skip = kind == SKIP
     circle.train(stack, config.training, skip=skip, seeds=seeds, on_step=on_step)
     errors = circle.step_errors(stack, config.training, skip=skip).tolist()

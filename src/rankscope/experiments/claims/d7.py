@@ -31,7 +31,7 @@ from rankscope.experiments.learning import (
     SORTING,
     TASKS,
     Lesson,
-    Plan,
+    TaskPlan,
     learn,
     lesson,
 )
@@ -118,9 +118,9 @@ CHARTS = (
 )
 _COLUMNS = ("model", "variant", "parameter", "setting", "sample", "metric", "value")
 _SEEN: Final = 0.01  # the smallest difference between accuracies that a sentence gives as a figure
-_MEMORISATION: Final = Plan(2, 64, Recipe(1500, 24, goal=0.99), 120, 120, 0.95, tokens=24)
-_SORTING: Final = Plan(2, 48, Recipe(4000, 30, 2e-3, goal=0.995), 1000, 200, 0.9, tokens=8)
-_HULL: Final = Plan(3, 84, Recipe(2000, 32, goal=0.96), 4000, 200, 0.9, tokens=10)
+_MEMORISATION: Final = TaskPlan(2, 64, Recipe(1500, 24, goal=0.99), 120, 120, 0.95, tokens=24)
+_SORTING: Final = TaskPlan(2, 48, Recipe(4000, 30, 2e-3, goal=0.995), 1000, 200, 0.9, tokens=8)
+_HULL: Final = TaskPlan(3, 84, Recipe(2000, 32, goal=0.96), 4000, 200, 0.9, tokens=10)
 
 
 @dataclass(frozen=True)
@@ -128,9 +128,9 @@ class Config(kit.Config):
     """The tasks, the networks, and how their paths are drawn."""
 
     tasks: tuple[str, ...] = TASKS
-    memorisation: Plan = _MEMORISATION
-    sorting: Plan = _SORTING
-    hull: Plan = _HULL
+    memorisation: TaskPlan = _MEMORISATION
+    sorting: TaskPlan = _SORTING
+    hull: TaskPlan = _HULL
     seeds: int = 5  # networks of each task, all trained at once, each on examples of its own
     layers: int = 6
     mlp_ratio: float = 0.0  # the paper's networks for these tasks have no MLPs unless asked for
@@ -151,7 +151,7 @@ class Config(kit.Config):
             device = "cuda" if torch.cuda.is_available() else "cpu"
             object.__setattr__(self, "device", device)
 
-    def plan(self, task: str) -> Plan:
+    def plan(self, task: str) -> TaskPlan:
         """How a task is learnt."""
         plans = {MEMORISATION: self.memorisation, SORTING: self.sorting, HULL: self.hull}
         if task not in plans:
@@ -160,10 +160,10 @@ class Config(kit.Config):
 
 
 PAPER: Final[Mapping[str, Any]] = {
-    "memorisation": Plan(
+    "memorisation": TaskPlan(
         2, 250, Recipe(20_000, 32, 5e-4, warmup=500, goal=0.99), 1000, 200, 0.95, tokens=48
     ),
-    "hull": Plan(3, 84, Recipe(20_000, 32, goal=0.98), 10_000, 400, 0.9, tokens=10),
+    "hull": TaskPlan(3, 84, Recipe(20_000, 32, goal=0.98), 10_000, 400, 0.9, tokens=10),
     "run_on": 400,
     "device": "auto",
 }

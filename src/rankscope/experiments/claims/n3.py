@@ -46,7 +46,7 @@ from rankscope.core.network import Block, Network
 from rankscope.core.theory import head_weights
 from rankscope.errors import InputError
 from rankscope.experiments import kit
-from rankscope.experiments.norm_cases import Setting, random_network
+from rankscope.experiments.norm_cases import NormSetting, random_network
 from rankscope.numerals import plural, short
 from rankscope.streams import stream
 
@@ -151,7 +151,7 @@ def measure(config: Config, on_step: kit.OnStep) -> pl.DataFrame:
     for (logits, draw), _ in kit.tracked(
         product(config.layernorm_logits, range(config.draws)), on_normed
     ):
-        setting = Setting(heads=1, width=config.layernorm_width, logits=logits)
+        setting = NormSetting(heads=1, width=config.layernorm_width, logits=logits)
         figures = bend_figures(random_network(setting, config.layers, config.seed + draw))
         rows += [(LAYERNORM, LAYERNORM, logits, draw, *figure, None) for figure in figures.items()]
     return tables.joined({"deviation of κ": tables.from_rows(_NAMES, rows)}, column="parameter")

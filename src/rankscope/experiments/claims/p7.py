@@ -40,7 +40,7 @@ from rankscope.experiments.claims._p7_networks import (
     reached_losses,
     score,
 )
-from rankscope.experiments.learning import Plan
+from rankscope.experiments.learning import TaskPlan
 from rankscope.models.training import Recipe, SequenceModel, Sorting
 from rankscope.numerals import plural, sentence_case
 
@@ -113,7 +113,7 @@ TOGETHER: Final = "all depths"
 _COLUMNS: Final = ("run", "model", "variant", "parameter", "setting", "sample", "metric", "value")
 _LEARNT: Final = 0.1  # by how much less than a guess's the loss of a design that learns is
 _SYMBOLS = Sorting().symbols
-_PLAN: Final = Plan(2, 32, Recipe(100, 16, warmup=10), 2000, 200, 0.9, tokens=6)
+_PLAN: Final = TaskPlan(2, 32, Recipe(100, 16, warmup=10), 2000, 200, 0.9, tokens=6)
 _ALONG = "Each curve is one norm placement and its skips; along it the scale of weights changes."
 CHARTS = tuple(
     kit.Drawing("by_setting", caption, LOSS, only={"parameter": parameters})
@@ -153,7 +153,7 @@ class Config(kit.Config):
     runs: int = 3  # each of which is judged
     seeds: int = 2
     """Networks of each design in each run, with weights, examples and batches of their own."""
-    plan: Plan = _PLAN
+    plan: TaskPlan = _PLAN
     mlp_ratio: float = 1.5
     rates: tuple[float, ...] = (1e-3, 4e-3)  # of learning; each design has its better one
     draws: int = 8  # random networks by which a design's figures are predicted
@@ -206,7 +206,7 @@ PAPER: Final[Mapping[str, Any]] = {
     "scales": (0.25, 0.5, 1.0, 2.0, 4.0),
     "seeds": 5,
     "draws": 16,
-    "plan": Plan(4, 64, Recipe(1000, 32, warmup=100), 5000, 500, 0.9, tokens=8),
+    "plan": TaskPlan(4, 64, Recipe(1000, 32, warmup=100), 5000, 500, 0.9, tokens=8),
     "mlp_ratio": 2.5,
     "rates": (3e-4, 1e-3, 3e-3),
     "sequences": 16,

@@ -15,7 +15,7 @@ from rankscope.core.network import NormKind
 from rankscope.core.theory import UNEVEN, Law, as_stated, second_eigenvalue
 from rankscope.core.tracing import Trace
 from rankscope.experiments import depths, kit
-from rankscope.experiments.norm_cases import RING, Setting, mask_of, random_network
+from rankscope.experiments.norm_cases import RING, NormSetting, mask_of, random_network
 from rankscope.streams import stream
 
 ENTRY = kit.claim(
@@ -121,7 +121,7 @@ def measure(config: Config, on_step: kit.OnStep) -> depths.Measured:
     panels: dict[str, dict[str, pl.DataFrame]] = {}
     for run, _ in kit.tracked(config.runs, on_step):
         mask = mask_of(run.mask, config.tokens)
-        setting = Setting(mask, 1, run.width, run.logits, run.values, norm=run.norm)
+        setting = NormSetting(mask, 1, run.width, run.logits, run.values, norm=run.norm)
         draws = [
             deep_trace(
                 random_network(setting, config.layers, seed),

@@ -12,7 +12,7 @@ from rankscope import tables
 from rankscope.core.deep import deep_trace
 from rankscope.errors import InputError
 from rankscope.experiments import depths, kit
-from rankscope.experiments.norm_cases import Setting, random_network
+from rankscope.experiments.norm_cases import NormSetting, random_network
 from rankscope.numerals import plural, power_of_ten, short
 
 ENTRY = kit.claim(
@@ -74,7 +74,7 @@ def measure(config: Config, on_step: kit.OnStep) -> depths.Measured:
     for (norm, mask, temperature), on_case in kit.tracked(
         product(norms, config.masks, config.temperatures), on_step
     ):
-        setting = Setting(mask, 1, config.width, 1 / temperature, norm=norm)
+        setting = NormSetting(mask, 1, config.width, 1 / temperature, norm=norm)
         for draw, _ in kit.tracked(range(config.draws), on_case):
             network = random_network(setting, config.layers, config.seed + draw)
             traced = deep_trace(network, x, norm="fro", token_mask=token_mask)

@@ -29,7 +29,7 @@ from rankscope.core.deep import deep_trace
 from rankscope.core.theory import UNEVEN
 from rankscope.errors import InputError
 from rankscope.experiments import depths, kit
-from rankscope.experiments.norm_cases import RING, Setting, mask_of, random_network
+from rankscope.experiments.norm_cases import RING, NormSetting, mask_of, random_network
 from rankscope.numerals import plural, short
 from rankscope.streams import stream
 
@@ -143,7 +143,9 @@ def follow(config: Config, run: WidthRun, draw: int) -> tuple[pl.DataFrame, Mapp
     """The relative dispersion of every start, layer by layer, and what becomes of them."""
     logits = run.logits * run.width
     mask = mask_of(run.mask, run.tokens)
-    setting = Setting(mask, 1, run.width, logits, "orthogonal", norm="sphere", tokens=run.tokens)
+    setting = NormSetting(
+        mask, 1, run.width, logits, "orthogonal", norm="sphere", tokens=run.tokens
+    )
     network = random_network(setting, config.layers, config.seed + draw)
     x = draw_starts(config.seed + draw, config.followed, run.tokens, run.width, str(run))
     traced = deep_trace(network, x, norm="fro")

@@ -1,8 +1,8 @@
-"""Why: which weights are unusual beside other layers and the untrained twin.
+"""Why: which weights are unusual compared with other layers and the untrained twin.
 
 Every weight (a matrix, its bias, a norm's gain, an embedding table) is described by a few figures
 (``_weights``), which the same weight has in the other layers and in a freshly drawn model. One that
-differs from both is a suspect; whether it is to blame shows when it is mended (``_repairs``).
+differs from both is a suspect; a repair shows whether it is the cause (``_repairs``).
 """
 
 import math
@@ -58,7 +58,7 @@ class Suspect(NamedTuple):
         return self.fresh if self.elsewhere is None else self.elsewhere
 
     @property
-    def place(self) -> tuple[int, str]:
+    def location(self) -> tuple[int, str]:
         """Layer and part, by which suspects are mended together; layer −1 stands for all."""
         return -1 if self.everywhere else self.weight.layer, self.weight.part
 
@@ -81,14 +81,14 @@ class Suspect(NamedTuple):
 
 def suspects(readings: Sequence[Reading], fresh: Sequence[Reading]) -> list[Suspect]:
     """Weights with an unusual figure, the most unusual first; ``fresh`` are the twin's."""
-    drawn = {(each.weight.layer, each.weight.role): each.figures for each in fresh}
+    drawn = {(reading.weight.layer, reading.weight.role): reading.figures for reading in fresh}
     by_role: dict[str, list[Reading]] = {}
     for reading in readings:
         by_role.setdefault(reading.weight.role, []).append(reading)
     suspected = []
     for same_role in by_role.values():
         for reading in same_role:
-            others = [each.figures for each in same_role if each is not reading]
+            others = [other.figures for other in same_role if other is not reading]
             twin = drawn.get((reading.weight.layer, reading.weight.role), {})
             noticed = [
                 suspect
@@ -121,7 +121,7 @@ def _suspect(
     elsewhere = median(others) if others else None
     fresh = cast(float, elsewhere if twin is None else twin)
     usual = fresh if elsewhere is None else elsewhere
-    spread = median([abs(_log(each, usual)) for each in others]) if others else 0.0
+    spread = median([abs(_log(figure, usual)) for figure in others]) if others else 0.0
     score = _score(name, value, usual, fresh)
     if others and name == "size" and abs(_log(value, fresh)) < _AS_DRAWN:
         score = abs(_log(value, usual))  # as large as an untrained one, and the others are not
@@ -144,7 +144,7 @@ def _score(name: Figure, value: float, usual: float, fresh: float) -> float:
         return _NOTICED * (1.0 + 10 * excess) if excess >= _DEAD_SHARE else 0.0
     if name == "bias":
         return _log(value, max(usual, fresh, _USUAL_BIAS))
-    others = [_log(value, each) for each in (usual, fresh)]
+    others = [_log(value, reference) for reference in (usual, fresh)]
     if name in ("directions", "equal rows"):
         return max(0.0, -max(others))
     return 0.0 if others[0] * others[1] < 0 else min(map(abs, others))
@@ -165,44 +165,48 @@ Group = tuple[Suspect, ...]
 
 def groups(suspected: Sequence[Suspect]) -> list[Group]:
     """Suspects by layer and part, the most unusual group first."""
-    by_place: dict[tuple[int, str], list[Suspect]] = {}
+    by_location: dict[tuple[int, str], list[Suspect]] = {}
     for suspect in suspected:
-        by_place.setdefault(suspect.place, []).append(suspect)
+        by_location.setdefault(suspect.location, []).append(suspect)
     gathered = [
-        tuple(sorted(group, key=lambda suspect: -suspect.score)) for group in by_place.values()
+        tuple(sorted(group, key=lambda suspect: -suspect.score)) for group in by_location.values()
     ]
     return sorted(gathered, key=lambda group: -group[0].score)
 
 
-WORDS: Final[dict[Figure, str]] = {
-    "size": "root mean square",
-    "directions": "directions (participation ratio)",
-    "dead rows": "share of rows that are zero",
-    "dead columns": "share of columns that are zero",
-    "bias": "size beside what its matrix gives",
-    "gain": "median gain",
-    "equal rows": "relative dispersion of its rows",
+WORDS: Final[dict[Figure, tuple[str, str]]] = {
+    "size": ("root mean square", "has a root mean square of {}"),
+    "directions": ("directions (participation ratio)", "has {} directions (participation ratio)"),
+    "dead rows": ("share of rows that are zero", "has a share of {} zero rows"),
+    "dead columns": ("share of columns that are zero", "has a share of {} zero columns"),
+    "bias": (
+        "size relative to its matrix's output",
+        "has {} times the size of its matrix's output",
+    ),
+    "gain": ("median gain", "has a median gain of {}"),
+    "equal rows": ("relative dispersion of its rows", "has rows of relative dispersion {}"),
 }
+"""Every figure in a table, and in a sentence."""
 
 
 def describe(suspect: Suspect) -> str:
     """What is unusual about a weight, after its path."""
     figure, value = suspect.figure, short(suspect.value, digits=2)
-    beside = f"untrained {short(suspect.fresh, digits=2)}"
+    beside = f"{short(suspect.fresh, digits=2)} untrained"
     if suspect.elsewhere is not None:
-        beside = f"elsewhere {short(suspect.elsewhere, digits=2)}, {beside}"
+        beside = f"{short(suspect.elsewhere, digits=2)} in other layers, {beside}"
     path = f"`{suspect.path}`"
     if suspect.weight.value.numel() < suspect.weight.stored.numel():
         path += f" ({suspect.weight.role})"  # of several matrices that are stored as one
     words = isinstance(suspect.weight.module, nn.Embedding)
     if figure == "equal rows" and suspect.value < thresholds.EQUAL_ROWS and words:
         return (
-            f"{path}: all rows are equal (relative dispersion {value}, {beside}), so "
-            "that every word has the same embedding"
+            f"{path} has equal rows (relative dispersion {value}, {beside}), so every word has "
+            "the same embedding"
         )
-    what = WORDS[figure]
+    _, phrase = WORDS[figure]
     if suspect.weight.role.endswith("norm bias"):
-        what = "norm bias beside its gain"
+        phrase = "has a size of {} relative to the gain of the norm"
     elif figure == "directions" and suspect.weight.value.ndim == 1:
-        what = "features it lets through (participation ratio)"
-    return f"{path}: {what} {value}, {beside}"
+        phrase = "passes {} features (participation ratio)"
+    return f"{path} {phrase.format(value)} ({beside})"

@@ -1,4 +1,4 @@
-"""The chapters that are told from what was measured."""
+"""The chapters of a diagnosis, from what was measured."""
 
 from collections.abc import Sequence
 
@@ -12,7 +12,7 @@ from rankscope.core.theory import thresholds
 from rankscope.experiments import kit, variants
 from rankscope.experiments.diagnosis import _measure as measure
 from rankscope.experiments.diagnosis._evidence import Loss, signed
-from rankscope.experiments.diagnosis._measure import Measured
+from rankscope.experiments.diagnosis._measure import ModelFigures
 from rankscope.experiments.diagnosis._texts import TEXT_SPECTRUM, TEXTS, between_texts
 from rankscope.experiments.diagnosis._tokens import cosines
 from rankscope.models.text import InputCheck
@@ -29,26 +29,26 @@ _FIRST_TOKENS = 24
 
 
 def layer_part(
-    measured: Measured, loss: Loss, missing: Sequence[str], ablations: pl.DataFrame
+    measured: ModelFigures, loss: Loss, missing: Sequence[str], ablations: pl.DataFrame
 ) -> Part:
-    """Curves beside the references, every part's steps, and the four ablations as explanation."""
+    """Curves with the references, the steps of every part, and the four ablations."""
     sentences = [
-        "What every layer leaves of the relative residual, beside the same architecture with "
-        "random weights; then which part of the block it was. Steps are changes of its "
-        "logarithm in decades, and all of them add up to the whole way; a hollow mark is what "
-        "the step would be without its skip.",
+        "The relative residual after every layer, compared with the same architecture with random "
+        "weights, and the step of every part of a block: the change of log10 of the relative "
+        "residual, in decades. Steps add up to the change from the input to the last layer. A "
+        "hollow mark is the step without the skip connection.",
         *missing,
     ]
     listings = [_totals(measured, loss)]
     drawings = [
         Drawing(
             "by_layer",
-            "This model beside random networks of its design on the same input: relative "
-            "residual (composite norm), and relative dispersion (Frobenius norm), which can be "
-            "predicted.",
+            "This model and random networks of its design on the same input: relative residual "
+            "(composite norm), and relative dispersion (Frobenius norm), for which there are "
+            "predictions.",
             options={"metrics": [_RESIDUAL, "relative_dispersion"]},
             only={"part": (measure.STATES,)},
-            title="What is left after each layer",
+            title="Relative residual after each layer",
         ),
         Drawing(
             "steps",
@@ -56,7 +56,7 @@ def layer_part(
             "its own.",
             "residual_step",
             only={"part": (measure.STEPS,)},
-            title="Which part it was",
+            title="Steps by part",
         ),
     ]
     if ablations["variant"].n_unique() > 1:
@@ -64,25 +64,25 @@ def layer_part(
         drawings.append(
             Drawing(
                 "by_layer",
-                "The same weights less some parts: SAN is self-attention alone, SAN+MLP adds the "
-                "MLPs, SAN+skip the skip connections, and the transformer has everything.",
+                "The same weights without some parts: SAN is self-attention alone, SAN+MLP adds "
+                "the MLPs, SAN+skip the skip connections, and the transformer has all parts.",
                 options={"metrics": [_RESIDUAL]},
                 only={"part": (_ABLATIONS,)},
-                title="What the parts are good for",
+                title="Ablations",
             )
         )
     else:
-        sentences.append("It has neither skips nor MLPs that could be taken away.")
+        sentences.append("There are no ablations: it has neither skip connections nor MLPs.")
     return Part("Layer by layer", tuple(sentences), tuple(listings), tuple(drawings))
 
 
 def trace_ablations(
     subject: kit.Subject, parts: variants.Parts, on_step: kit.OnStep
 ) -> pl.DataFrame:
-    """The residual of SAN, SAN+MLP, SAN+skip and the whole; what it lacks anyway is not ablated."""
+    """The residual of SAN, SAN+MLP, SAN+skip and the model; equal networks are left out."""
     networks: dict[str, Network] = {}
     for name, network in reversed(variants.four_variants(subject.network, parts).items()):
-        if network.spec not in (each.spec for each in networks.values()):
+        if network.spec not in (known.spec for known in networks.values()):
             networks = {name: network, **networks}
     table = tables.joined(
         {
@@ -93,8 +93,8 @@ def trace_ablations(
     return table.with_columns(pl.lit(_ABLATIONS).alias("part"))
 
 
-def _totals(measured: Measured, loss: Loss) -> Listing:
-    """What every part does over all layers, and where most."""
+def _totals(measured: ModelFigures, loss: Loss) -> Listing:
+    """The step of every part over all layers, and its largest fall."""
     rows = []
     for part, changes in measured.changes.items():
         if not bool((changes != 0).any()):
@@ -107,19 +107,19 @@ def _totals(measured: Measured, loss: Loss) -> Listing:
             (part, signed(loss.totals[part]), worst + 1, signed(float(steps[worst])), without)
         )
     return Listing(
-        "What each part does to the relative residual, in decades (medians over the samples)",
-        ("part", "all layers", "most is lost in layer", "there", "there, without its skip"),
+        "Steps of the relative residual by part, in decades (medians over the samples)",
+        ("part", "all layers", "largest fall in layer", "step there", "without its skip"),
         tuple(rows),
-        "All layers as far as tokens are not alike. −1 leaves a tenth, −0.3 a half, −0.05 nine "
-        "tenths.",
+        "All layers: up to the layer where tokens are alike. −1 leaves a tenth, −0.3 a half, −0.05 "
+        "nine tenths.",
     )
 
 
 def _ablations(table: pl.DataFrame) -> Listing:
     rows = []
     summary = tables.summary(table).sort("layer", maintain_order=True)
-    for (name,), own in summary.group_by("variant", maintain_order=True):
-        values = own["median"].to_list()
+    for (name,), curve in summary.group_by("variant", maintain_order=True):
+        values = curve["median"].to_list()
         lowest = min(range(len(values)), key=values.__getitem__)
         fate, layer = thresholds.fate_of(values)
         figure = short(values[layer], digits=1)
@@ -127,7 +127,7 @@ def _ablations(table: pl.DataFrame) -> Listing:
         words = f"collapses at layer {layer} ({figure})" if fate == "collapse" else words
         rows.append((name, values[0], values[lowest], lowest, values[-1], words))
     return Listing(
-        "The same weights less some parts: relative residual (medians over the samples)",
+        "The same weights without some parts: relative residual (medians over the samples)",
         ("network", "input", "lowest", "at layer", "last layer", "fate"),
         tuple(rows),
         f"Collapses: below {thresholds.COLLAPSED_RESIDUAL:g}; shrinks: below "
@@ -137,26 +137,26 @@ def _ablations(table: pl.DataFrame) -> Listing:
 
 
 def mixing_part(
-    measured: Measured,
+    measured: ModelFigures,
     shares: pl.DataFrame | None,
     repeated: Tensor | None,
     labels: Sequence[str],
 ) -> Part:
-    """Heads ranked, token by token similarity, and who survives."""
+    """Heads by rank, similarities of tokens, and which tokens stay apart."""
     shown = labels[:_MOST_TOKENS]
     of_heads = {
         "entropy_share": (
             "How evenly each head attends",
-            "The entropy of its attention over that of even attention: 1 spreads over all "
-            "tokens alike, 0 looks at one.",
+            "The entropy of its attention over that of uniform attention: 1 is uniform over all "
+            "tokens, 0 attends to one.",
         ),
         "dobrushin": (
             "How different the rows of each head are",
-            "τ is 0 where all queries take the same average, which makes all tokens alike at once.",
+            "τ is 0 if all queries take the same average, which makes all tokens equal at once.",
         ),
         "sink_share": (
-            "How much each head gives to the first token",
-            "Sinks: attention that goes to a token nobody needs changes little.",
+            "Weight of each head on the first token",
+            "A head that attends mostly to an attention sink changes the tokens little.",
         ),
     }
     drawings = [
@@ -174,8 +174,8 @@ def mixing_part(
         ),
         Drawing(
             "layer_map",
-            "How far the token at each position is from the center of all, in root mean squares of "
-            f"their lengths (medians over the samples; the first {measure.MOST_VALUES}).",
+            "The distance of the token at each position from the mean token, over the root mean "
+            f"square token norm (medians over the samples; the first {measure.MOST_VALUES}).",
             "token_distance",
             {"along": "token"},
             {"part": (measure.TOKENS,)},
@@ -186,9 +186,9 @@ def mixing_part(
     return Part("Heads and tokens", sentences, (_ranking(measured, shares),), tuple(drawings))
 
 
-def _ranking(measured: Measured, shares: pl.DataFrame | None) -> Listing:
-    """Heads by the share of the residual that flows through, or by how evenly they mix."""
-    entropy, tau, sink = (each.nanquantile(0.5, dim=-1) for each in measured.heads.values())
+def _ranking(measured: ModelFigures, shares: pl.DataFrame | None) -> Listing:
+    """Heads by their share of the residual, or by the entropy of their attention."""
+    entropy, tau, sink = (values.nanquantile(0.5, dim=-1) for values in measured.heads.values())
     flows: dict[tuple[int, int], float] = {}
     if shares is not None:
         rows = shares.filter(
@@ -197,9 +197,9 @@ def _ranking(measured: Measured, shares: pl.DataFrame | None) -> Listing:
         medians = rows.group_by("layer", "head", maintain_order=True).agg(pl.col("value").median())
         flows = {(layer - 1, head): value for layer, head, value in medians.iter_rows()}
     places = [(layer, head) for layer in range(len(entropy)) for head in range(entropy.shape[1])]
-    key = flows.get if flows else lambda place: float(entropy[place])
-    ranked = sorted(places, key=lambda place: -(key(place) or 0.0))[:_MOST_HEADS]
-    by = "the residual that flows through them" if flows else "how evenly they attend"
+    key = flows.get if flows else lambda head: float(entropy[head])
+    ranked = sorted(places, key=lambda head: -(key(head) or 0.0))[:_MOST_HEADS]
+    by = "share of the residual" if flows else "entropy"
     return Listing(
         f"The first {len(ranked)} of {plural(len(places), 'head')} by {by}",
         ("head", "share of the residual", "entropy share", "τ", "weight on the first token"),
@@ -207,43 +207,45 @@ def _ranking(measured: Measured, shares: pl.DataFrame | None) -> Listing:
             (
                 f"layer {at[0] + 1}, head {at[1]}",
                 flows.get(at),
-                *(float(each[at]) for each in (entropy, tau, sink)),
+                *(float(figure[at]) for figure in (entropy, tau, sink)),
             )
             for at in ranked
         ),
-        "Medians over the samples. Shares are of everything that passes through a head on any "
-        "path, so that they do not add up to one.",
+        "Medians over the samples. The share counts all paths through a head, so shares do not add "
+        "up to one.",
     )
 
 
-def _of_heads(measured: Measured) -> list[str]:
-    """Which heads look at one token, or at the first."""
-    entropy, _, sink = (each.nanquantile(0.5, dim=-1) for each in measured.heads.values())
+def _of_heads(measured: ModelFigures) -> list[str]:
+    """Which heads attend to one token, or to the first."""
+    entropy, _, sink = (values.nanquantile(0.5, dim=-1) for values in measured.heads.values())
     one_hot, most = thresholds.ONE_HOT_ENTROPY, thresholds.SINK_WEIGHT
     kinds = {
-        f"look at hardly more than one token (entropy share below {one_hot:g})": entropy < one_hot,
+        f"attend to hardly more than one token (entropy share below {one_hot:g})": entropy
+        < one_hot,
         f"put more than {most:g} of their attention on the first token": sink > most,
     }
     sentences = []
     for words, flags in kinds.items():
-        found = flags.nonzero().tolist()
-        if found:
-            named = ", ".join(f"head {head} of layer {layer + 1}" for layer, head in found[:6])
-            more = ", …" if len(found) > 6 else ""
-            heads = f"{len(found)} of {plural(entropy.numel(), 'head')}"
+        indices = flags.nonzero().tolist()
+        if indices:
+            named = ", ".join(f"head {head} of layer {layer + 1}" for layer, head in indices[:6])
+            more = ", …" if len(indices) > 6 else ""
+            heads = f"{len(indices)} of {plural(entropy.numel(), 'head')}"
             sentences.append(f"{heads} {words}: {named}{more}.")
-    low, high = (short(float(each), digits=2) for each in (entropy.min(), entropy.max()))
+    low, high = (short(float(value), digits=2) for value in (entropy.min(), entropy.max()))
     return sentences or [
-        f"No head of {entropy.numel()} is one-hot or a sink (entropy share from {low} to {high})."
+        f"None of {plural(entropy.numel(), 'head')} is one-hot or attends mostly to the first token"
+        f"(entropy share {low} to {high})."
     ]
 
 
-def _of_tokens(measured: Measured, repeated: Tensor | None, labels: Sequence[str]) -> list[str]:
+def _of_tokens(measured: ModelFigures, repeated: Tensor | None, labels: Sequence[str]) -> list[str]:
     """Which tokens stay apart, how many have a twin, and what repeating the last one does."""
     sentences = []
     last = measured.distances[-1, :, 0]
     known = (~last.isnan()).nonzero().squeeze(-1).tolist()
-    ranked = sorted(known, key=lambda place: -float(last[place]))
+    ranked = sorted(known, key=lambda token: -float(last[token]))
 
     def named(places: Sequence[int]) -> str:
         words = {at: label for at, label in enumerate(labels) if label != str(at)}
@@ -254,29 +256,29 @@ def _of_tokens(measured: Measured, repeated: Tensor | None, labels: Sequence[str
     if len(ranked) >= 6:
         far, near = (short(float(last[ranked[at]]), digits=2) for at in (0, -1))
         sentences.append(
-            f"Of the first {len(known)} tokens of the first sample those that stay farthest from "
-            f"the center are {named(ranked[:3])}, at {far} and less; nearest to it are "
-            f"{named(ranked[-3:])}, at {near}."
+            f"After the last layer, of the first {len(known)} tokens of the first sample, "
+            f"{named(ranked[:3])} are farthest from the mean token (distance up to {far}) and "
+            f"{named(ranked[-3:])} are nearest (down to {near})."
         )
     close = f"within {thresholds.MERGED_DISTANCE:g} of their length"
     before, after = (
-        float((each < thresholds.MERGED_DISTANCE).sum(0).double().quantile(0.5))
-        for each in measured.twins
+        float((distances < thresholds.MERGED_DISTANCE).sum(0).double().quantile(0.5))
+        for distances in measured.twins
     )
     if before or after:
         sentences.append(
-            f"Tokens that have a twin ({close}), in the median over the samples: {short(before)} "
-            f"at the input, {short(after)} after the last layer."
+            f"Tokens that coincide with another ({close}), median over the samples: "
+            f"{short(before)} at the input, {short(after)} after the last layer."
         )
     else:
-        sentences.append(f"No two tokens of a sample become one ({close}).")
+        sentences.append(f"No two tokens of a sample coincide ({close}).")
     if repeated is not None:
         size = float(repeated.quantile(0.5))
         lost = size < float(torch.finfo(torch.bfloat16).eps) / 2
         sentences.append(
-            "Repeating the last token once more (the same vector again, Barbero et al. 2024) "
-            f"changes its final state by {short(size, digits=2)} of its length"
-            f"{', less than bfloat16 can show' if lost else ''}."
+            "Repeating the last token (the same vector, Barbero et al. 2024) changes its final "
+            f"hidden state by {short(size, digits=2)} of its length"
+            f"{', less than the precision of bfloat16' if lost else ''}."
         )
     return sentences
 
@@ -289,15 +291,15 @@ def similarity_rows(subject: kit.Subject, most_lost: int) -> pl.DataFrame:
     """
     batch = subject.batches()[0]
     real, counted = measure.masks(batch)
-    kept = counted[0].nonzero().squeeze(-1)[:_MOST_TOKENS]
+    tokens = counted[0].nonzero().squeeze(-1)[:_MOST_TOKENS]
     states = [batch.x[:1], *subject.network.states(batch.x[:1], real[:1])]
-    first = [state[0, kept.to(state.device)] for state in states]
+    first = [state[0, tokens.to(state.device)] for state in states]
     last = len(states) - 1
     layers = {0, last, most_lost, max(most_lost - 1, 0)}
     for part in range(_MOST_PANELS):
         if len(layers) < _MOST_PANELS:
             layers.add(round(part * last / (_MOST_PANELS - 1)))
-    size = len(kept)
+    size = len(tokens)
     places = torch.arange(size**2)
     return tables.stack(
         tables.frame(
@@ -315,12 +317,12 @@ def similarity_rows(subject: kit.Subject, most_lost: int) -> pl.DataFrame:
     )
 
 
-def text_part(measured: Measured, twin: Measured | None) -> Part:
-    """How far whole texts lie apart, by layer, beside the untrained twin and unrelated vectors."""
+def text_part(measured: ModelFigures, twin: ModelFigures | None) -> Part:
+    """Distances between texts by layer, with the untrained twin and unrelated vectors."""
     count = measured.views.shape[-1]
     if count < thresholds.LEAST_TEXTS:
-        why = f"It takes {thresholds.LEAST_TEXTS} texts, and there are {count}."
-        return Part("Between texts", (f"Cannot be told: {why}",))
+        why = f"Not measured: it needs {thresholds.LEAST_TEXTS} texts, and there are {count}."
+        return Part("Between texts", (why,))
     mine = between_texts(measured.views)
     fresh = None if twin is None else between_texts(twin.views)
     rows = []
@@ -331,32 +333,32 @@ def text_part(measured: Measured, twin: Measured | None) -> Part:
     return Part(
         "Between texts",
         (
-            f"What stands for each of {plural(count, 'text')}, held against the others: where "
-            "these are alike, all texts have one embedding, however different their tokens are.",
+            f"Vectors that represent {plural(count, 'text')}, compared with each other. If they "
+            "are alike, all texts have the same embedding, however different their tokens are.",
         ),
         (
             Listing(
                 "After the last layer",
                 (
-                    *("what stands for a text", "relative dispersion", "mean cosine"),
+                    *("vector of a text", "relative dispersion", "mean cosine"),
                     *("effective rank", "relative dispersion, untrained twin"),
                 ),
                 tuple(rows),
-                "A first token that sees itself alone is the same in all texts that begin alike.",
+                "A first token that attends only to itself is equal in texts that begin alike.",
             ),
         ),
         (
             Drawing(
                 "by_layer",
-                "By what stands for a text, beside the untrained twin and vectors drawn "
-                "independently of each other.",
+                "By the vector that represents a text, with the untrained twin and independent "
+                "random vectors.",
                 options={"metrics": ["relative_dispersion", "mean_cosine", "effective_rank"]},
                 only={"part": (TEXTS,)},
-                title="How far texts lie apart",
+                title="Distances between texts",
             ),
             Drawing(
                 "layer_map",
-                "Singular values of the matrix of all texts' means, as parts of their sum. A layer "
+                "Singular values of the matrix of all texts' means, over their sum. A layer "
                 "that darkens quickly from the top down has few directions left.",
                 "singular_value_share",
                 {"along": "index"},
@@ -367,7 +369,7 @@ def text_part(measured: Measured, twin: Measured | None) -> Part:
     )
 
 
-def spectrum_part(measured: Measured) -> Part:
+def spectrum_part(measured: ModelFigures) -> Part:
     """Layer × singular value, and four figures by layer."""
     values = measured.values.nanquantile(0.5, dim=-1)  # layer, value
     first, last = (short(float(values[at, 0]), digits=2) for at in (0, -1))
@@ -375,14 +377,14 @@ def spectrum_part(measured: Measured) -> Part:
     return Part(
         "Spectrum, angles and sizes",
         (
-            f"The largest singular value is {first} of the sum of all at the input and {last} "
+            f"The largest singular value is {first} of their sum at the input and {last} "
             f"after the last layer; the effective rank goes from {short(float(rank[0]))} to "
             f"{short(float(rank[-1]))}.",
         ),
         drawings=(
             Drawing(
                 "layer_map",
-                f"Each singular value as a part of their sum, the first {measure.MOST_VALUES}. A "
+                f"Singular values as shares of their sum, the first {measure.MOST_VALUES}. A "
                 "layer that darkens quickly from the top down has few directions left.",
                 "singular_value_share",
                 {"along": "index"},
@@ -393,24 +395,24 @@ def spectrum_part(measured: Measured) -> Part:
                 "by_layer",
                 options={"metrics": ["effective_rank", "mean_cosine", "token_norm", "layer_turn"]},
                 only={"part": (measure.STATES,), "variant": (measure.THIS,)},
-                title="Rank, angles, sizes, and what each layer turns",
+                title="Rank, angles, norms, and turn by layer",
             ),
         ),
     )
 
 
 def reading_part(check: InputCheck | None, samples: int, tokens: int) -> Part:
-    """The tokens as the model saw them, how many were unknown, what was cut."""
+    """The tokens as the model read them, and how many were unknown or cut off."""
     title = "What the model read"
     if check is None:
         size = f"{plural(samples, 'sample')} of up to {plural(tokens, 'token')}"
-        return Part(title, (f"{size}, given as vectors.",))
+        return Part(title, (f"{size}, given as hidden states.",))
     rows = []
     for sample, words in enumerate(check.tokens[:_MOST_SAMPLES]):
         begin = literal(" ".join(words[:_FIRST_TOKENS])) + " …" * (len(words) > _FIRST_TOKENS)
         rows.append((sample, len(words), len(check.unknown[sample]), check.lost[sample], begin))
     listing = Listing(
-        f"The first {plural(len(rows), 'sample')} as the model saw them",
+        f"The first {plural(len(rows), 'sample')} as the model read them",
         ("sample", "tokens", "unknown", "cut off", "how they begin"),
         tuple(rows),
         f"Of {plural(check.samples, 'sample')}.",

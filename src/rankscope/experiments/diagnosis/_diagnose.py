@@ -1,4 +1,4 @@
-"""From a subject to everything a diagnosis says; each chapter is measured once and told once."""
+"""From a subject to the result of a diagnosis; each chapter is measured once."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -17,14 +17,8 @@ from rankscope.experiments import kit, variants
 from rankscope.experiments.diagnosis import _chapters as chapters
 from rankscope.experiments.diagnosis import _references as references
 from rankscope.experiments.diagnosis._answers import explain, repair_part, why_part
-from rankscope.experiments.diagnosis._evidence import Evidence, Loss
-from rankscope.experiments.diagnosis._measure import (
-    STATES,
-    Measured,
-    masks,
-    measure,
-    rows,
-)
+from rankscope.experiments.diagnosis._evidence import Loss, RuleEvidence
+from rankscope.experiments.diagnosis._measure import STATES, ModelFigures, masks, measure, rows
 from rankscope.experiments.diagnosis._repairs import Mended, check_folder, mend, write_repaired
 from rankscope.experiments.diagnosis._rules import RULES
 from rankscope.experiments.diagnosis._texts import text_rows
@@ -36,9 +30,9 @@ _MOST_TOLD: Final = 3
 _FEW: Final = 8
 """Samples on which other networks and other inputs are tried beside the model itself."""
 _SAMPLES: Final = 4
-"""Samples that the slower questions are asked about."""
+"""Samples for the slower questions."""
 _LONGEST: Final = 12.0
-"""Seconds that one of them may take; what takes longer is asked about one sample, or left out."""
+"""Seconds that one of them may take; otherwise it uses one sample, or is left out."""
 _ADVICE_TOKENS: Final = 32
 
 Chapter = tuple[Part, pl.DataFrame | None]
@@ -68,7 +62,7 @@ def diagnose_subject(
     read = chapters.reading_part(subject.check, *subject.x.shape[:2])
     if subject.check is not None and not subject.check.fits:
         why = (
-            "Most tokens are unknown to the tokeniser, so whatever was measured is not about text."
+            "Most tokens are unknown to the tokeniser, so the measurements say nothing about text."
         )
         return {
             "headline": Headline("No verdict: the text does not fit the model"),
@@ -104,7 +98,7 @@ def diagnose_subject(
             _named_for(reference.with_columns(pl.lit(STATES).alias("part")), few, subject),
             _named_for(ablations, few, subject),
             chapters.similarity_rows(subject, loss.layer),
-            *(each for _, each in asked if each is not None),
+            *(rows_of_part for _, rows_of_part in asked if rows_of_part is not None),
         ]
     )
     twice = references.repeated_last(few)
@@ -160,17 +154,14 @@ def examine(subject: kit.Subject, seed: int = 0) -> Mended:
 
 
 def _mend(
-    subject: kit.Subject,
-    measured: Measured,
-    fresh: Measured | None,
-    on_step: kit.OnStep,
+    subject: kit.Subject, measured: ModelFigures, fresh: ModelFigures | None, on_step: kit.OnStep
 ) -> Mended:
-    """What is to blame for what the rules find, and what mends it; figures are of few samples."""
+    """The causes of the findings, and their repairs; figures are of few samples."""
     judge_one = partial(judge_few, subject, fresh)
     return mend(subject, measured, fresh, judge_one, _first, on_step)
 
 
-def measured_of(subject: kit.Subject) -> Measured:
+def measured_of(subject: kit.Subject) -> ModelFigures:
     """What a diagnosis measures on its first samples."""
     return measure(_first(subject), kit.silent)
 
@@ -180,9 +171,9 @@ def _first(subject: kit.Subject) -> kit.Subject:
 
 
 def judge_few(
-    subject: kit.Subject, twin: Measured | None, measured: Measured
+    subject: kit.Subject, twin: ModelFigures | None, measured: ModelFigures
 ) -> tuple[Finding, ...]:
-    """Every rule that asks nothing of shorter texts."""
+    """Every rule that needs no shorter texts."""
     nothing = torch.full_like(measured.tokens, torch.nan, dtype=torch.float64)
     evidence = _evidence(subject, measured, nothing, "shorter texts were not read", twin)
     return tuple(rule.finding(evidence) for rule in RULES)
@@ -190,21 +181,21 @@ def judge_few(
 
 def _evidence(
     subject: kit.Subject,
-    measured: Measured,
+    measured: ModelFigures,
     exponents: torch.Tensor,
     why_not: str,
-    twin: Measured | None,
-) -> Evidence:
+    twin: ModelFigures | None,
+) -> RuleEvidence:
     tokens, device = subject.x.shape[1], subject.x.device
     masks = set(subject.network.spec.masks)
     seen = [Visibility.of(mask, tokens, None, device) for mask in masks]
-    causal = all(bool((each.uniform(torch.float64)[..., 0, 0] == 1).all()) for each in seen)
+    causal = all(bool((sight.uniform(torch.float64)[..., 0, 0] == 1).all()) for sight in seen)
     epsilon = torch.finfo(subject.x.dtype).eps
-    return Evidence(measured, exponents, why_not, epsilon, twin, causal)
+    return RuleEvidence(measured, exponents, why_not, epsilon, twin, causal)
 
 
 def judge(
-    few: kit.Subject, measured: Measured, on_step: kit.OnStep, twin: Measured | None = None
+    few: kit.Subject, measured: ModelFigures, on_step: kit.OnStep, twin: ModelFigures | None = None
 ) -> tuple[tuple[Finding, ...], Loss]:
     """Every kind of collapse, by its rule, and where most is lost.
 
@@ -222,16 +213,16 @@ def judge(
 
 
 def _news(findings: Sequence[Finding]) -> list[Finding]:
-    """What is there, then what is under way, then what is no loss: as much as is told."""
+    """The findings of the headline: present, then under way, then noted."""
     order = {"collapse": 0, "slow": 1, "noted": 2}
-    news = [each for each in findings if each.fate in order]
+    news = [finding for finding in findings if finding.fate in order]
     # Stable: the kinds' own order otherwise; what weights show comes before other notes.
-    news.sort(key=lambda each: (order[each.fate], each.kind != "unusual weights"))
+    news.sort(key=lambda finding: (order[finding.fate], finding.kind != "unusual weights"))
     return news[:_MOST_TOLD]
 
 
 def _headline(findings: Sequence[Finding]) -> Headline:
-    """What was found in a few words."""
+    """The findings in a few words."""
     news = _news(findings)
     if not news:
         return Headline("No collapse", "holds")
@@ -255,43 +246,44 @@ def _headline(findings: Sequence[Finding]) -> Headline:
 def _answers(
     findings: Sequence[Finding], lost: str, held_against: str, tried: Sequence[Listing]
 ) -> list[tuple[str, str]]:
-    """Sentences, each under what it answers; ``tried`` are tables of what could be changed."""
+    """Sentences, each with the question it answers; ``tried`` are tables of changes."""
     news = _news(findings)
     if news:
-        # The headline names the others, too; what is said of them is for who wants all of it.
+        # The headline names the others, too; their sentences follow without a label.
         labels = ["where", *[""] * (len(news) - 1)]
-        answers = list(zip(labels, (each.sentence for each in news), strict=True))
+        answers = list(zip(labels, (finding.sentence for finding in news), strict=True))
     else:  # the first finding, on depth, has the figures
-        near = [each.sentence for each in findings if each.found_in]
+        near = [finding.sentence for finding in findings if finding.found_in]
         samples = findings[0].samples
         agree = f" All {plural(samples, 'sample')} agree." if samples > 1 else ""
         agree = f" Not all samples agree: {' '.join(near)}" if near else agree
         answers = [("where", findings[0].sentence + agree)]
-    causes = dict.fromkeys(each.cause for each in news if each.cause)
-    answers += [("why", cause) for cause in causes] or [("why", lost)]
+    causes = [finding.cause for finding in news if finding.cause]
+    # Causes and repairs of the other findings are in the chapters Why and What now.
+    answers.append(("why", next(iter(causes), lost)))
     answers.append(("" if causes else "untrained", held_against))  # causes have their own
-    remedies = dict.fromkeys(each.remedy for each in news if each.remedy)
-    answers += [("what now", remedy) for remedy in remedies or [_without_remedy(news, tried)]]
+    remedies = (finding.remedy for finding in news if finding.remedy)
+    answers.append(("what now", next(remedies, _without_remedy(news, tried))))
     return [(label, sentence) for label, sentence in answers if sentence]
 
 
 def _without_remedy(news: Sequence[Finding], tried: Sequence[Listing]) -> str:
     """What there is to do where no finding says so: by changes of the structure, if any helped."""
     if not news or news[0].fate == "noted":
-        return "Nothing has to be mended."
+        return "No repair is needed."
     if tried and tried[0].title == references.REMEDIES:
         (_, before, _), *better = tried[0].rows
         if not better:
-            return "No change of the structure that was tried on these weights helps."
+            return "None of the changes of the structure that were tried with these weights helps."
         change, after, _ = better[0]
-        figures = " to ".join(short(float(each or 0), digits=2) for each in (before, after))
+        figures = " to ".join(short(float(figure or 0), digits=2) for figure in (before, after))
         return (
-            f"With {change}, these weights raise the lowest residual from {figures}; a model that "
-            "works needs training with it."
+            f"With {change} and the same weights, the lowest relative residual changes from "
+            f"{figures}; to be useful, the model would have to be trained with this change."
         )
     return (
-        "No repair of single weights is known for this, or none that was tried helps; changes of "
-        "the design are on the page."
+        "No repair of single weights helps, or none is known for this; the page lists changes of "
+        "the design."
     )
 
 
@@ -299,7 +291,7 @@ def _labels(subject: kit.Subject) -> list[str]:
     """The tokens of the first sample that count as words, or as numbers where none are known."""
     real, counted = (mask[0] for mask in masks(references.first_samples(subject, 1).batches()[0]))
     flags = counted[real].tolist()
-    words: Sequence[str] = [str(place) for place in range(len(flags))]
+    words: Sequence[str] = [str(token) for token in range(len(flags))]
     if subject.check is not None:
         words = subject.check.tokens[0]
     return [word for word, counts in zip(words, flags, strict=True) if counts]
@@ -307,13 +299,13 @@ def _labels(subject: kit.Subject) -> list[str]:
 
 def _drawable(part: Part, table: pl.DataFrame) -> Part:
     """A part without drawings for which there are no rows, as of attention to one token only."""
-    kept = []
+    drawings = []
     for drawing in part.drawings:
         some = [pl.col(column).is_in(labels) for column, labels in drawing.only.items()]
         wanted = [drawing.metric] if drawing.metric else drawing.options.get("metrics", [])
         if set(wanted) <= set(table.filter(some)["metric"]):
-            kept.append(drawing)
-    return replace(part, drawings=tuple(kept))
+            drawings.append(drawing)
+    return replace(part, drawings=tuple(drawings))
 
 
 def _core_chapter(subject: kit.Subject, on_step: kit.OnStep) -> Chapter:
@@ -324,21 +316,21 @@ def _core_chapter(subject: kit.Subject, on_step: kit.OnStep) -> Chapter:
         subject,
         on_step,
         "The pure-attention core",
-        "The same attention without skips, MLPs and norms, which the theorems of Dong et al. 2021 "
-        "are about, in arithmetic that does not end where floats do.",
+        "The same attention without skip connections, MLPs and norms, the network of the theorems "
+        "of Dong et al. 2021, in scaled arithmetic, which does not underflow.",
         drawn=(0, 1),
     )
 
 
 def _bound_chapter(subject: kit.Subject, on_step: kit.OnStep) -> Chapter:
-    """What theory promises for that core, sample by sample."""
+    """Bounds for that core, sample by sample."""
     part, table = _ask(
         bounds,
         lambda some: bounds.Config(_core(some)),
         subject,
         on_step,
         "Bounds against measurement",
-        "What the theorems promise for that core, and what happens.",
+        "Bounds of the theorems for that core, compared with measurements.",
         drawn=(0, 2),
     )
     if table is None:
@@ -347,8 +339,8 @@ def _bound_chapter(subject: kit.Subject, on_step: kit.OnStep) -> Chapter:
     last = residuals.filter(pl.col("layer") == pl.col("layer").max())
     names = last["variant"].unique(maintain_order=True).to_list()
     rows = []
-    for (sample,), own in last.group_by("sample", maintain_order=True):
-        values = dict(zip(own["variant"], own["value"], strict=True))
+    for (sample,), rows_of_sample in last.group_by("sample", maintain_order=True):
+        values = dict(zip(rows_of_sample["variant"], rows_of_sample["value"], strict=True))
         powers = [power_of_ten(values[n], digits=3) if n in values else None for n in names]
         rows.append((sample, *powers))
     listing = Listing(
@@ -367,10 +359,10 @@ def _core(subject: kit.Subject) -> kit.Subject:
 def _advice_chapter(subject: kit.Subject, seed: int, on_step: kit.OnStep) -> Chapter:
     """Changes of the design, tried on random networks of it."""
 
-    def configure(one: kit.Subject) -> advise.Config:
+    def configure(first: kit.Subject) -> advise.Config:
         """On the first tokens of the first sample, because predictions have gradients here."""
-        kept = masks(one.batches()[0])[1][0].nonzero().squeeze(-1)[:_ADVICE_TOKENS]
-        few = replace(one, x=one.x[:, kept], token_mask=None)
+        tokens = masks(first.batches()[0])[1][0].nonzero().squeeze(-1)[:_ADVICE_TOKENS]
+        few = replace(first, x=first.x[:, tokens], token_mask=None)
         return advise.Config(few, confirmed=2, candidates=3, draw_seed=seed)
 
     part, table = _ask(
@@ -379,8 +371,8 @@ def _advice_chapter(subject: kit.Subject, seed: int, on_step: kit.OnStep) -> Cha
         subject,
         on_step,
         "The design",
-        "Changes of the design, tried on its random networks: predicted first, and the best of "
-        "them measured. A trained model has to be trained anew to have any of them.",
+        "Changes of the design on random networks: all are predicted, and the best are measured. "
+        "A trained model would have to be trained again with the change.",
         at_most=1,
     )
     tried = table is not None and table["variant"].n_unique() > 1
@@ -398,7 +390,7 @@ def _ask(
     at_most: int = _SAMPLES,
     drawn: tuple[int, ...] = (0,),
 ) -> Chapter:
-    """The answer of another question as a chapter; one that cannot be had says why."""
+    """The answer of another question as a chapter, or the reason why it is missing."""
     for count in dict.fromkeys((min(at_most, len(subject.x)), 1)):
         try:
             config = configure(references.first_samples(subject, count))
@@ -409,20 +401,20 @@ def _ask(
         except RankscopeError as error:
             return Part(title, (f"Left out: {str(error).rstrip('.')}.",)), None
         return _embed(result, title, opening, drawn)
-    why = f"it would take about {duration(seconds)}; `rankscope {module.ENTRY.id}` answers it"
-    return Part(title, (f"Left out: {why} on its own.",)), None
+    why = f"it would take about {duration(seconds)}; run `rankscope {module.ENTRY.id}` for it"
+    return Part(title, (f"Left out: {why}.",)), None
 
 
 def _embed(result: kit.Result, title: str, opening: str, drawn: tuple[int, ...]) -> Chapter:
     """A whole result under one heading; its rows are kept apart by the column ``part``."""
-    own = pl.lit(result.id)
+    label = pl.lit(result.id)
     if "part" in result.table.columns:
-        own = pl.concat_str([own, pl.lit(": "), pl.col("part").fill_null("")])
-    table = tables.stack([result.table.with_columns(own.alias("part"))])
+        label = pl.concat_str([label, pl.lit(": "), pl.col("part").fill_null("")])
+    table = tables.stack([result.table.with_columns(label.alias("part"))])
     every = tuple(table["part"].unique(maintain_order=True).to_list())
     drawings = []
-    for drawing in (each for at, each in enumerate(result.drawings) if at in drawn):
-        some = tuple(f"{result.id}: {each}" for each in drawing.only.get("part", ()))
+    for drawing in (drawing for at, drawing in enumerate(result.drawings) if at in drawn):
+        some = tuple(f"{result.id}: {label}" for label in drawing.only.get("part", ()))
         drawings.append(replace(drawing, only={**drawing.only, "part": some or every}))
     sentences = tuple(filter(None, [opening, *result.sentences]))
     return Part(title, sentences, result.listings, tuple(drawings)), table

@@ -1,4 +1,4 @@
-"""What rules are asked about, and how what they see in each sample becomes one finding."""
+"""The evidence that rules judge, and how the judgements of all samples become one finding."""
 
 import math
 from collections.abc import Callable, Iterator
@@ -11,7 +11,7 @@ from torch import Tensor
 
 from rankscope.core.theory import thresholds
 from rankscope.experiments.diagnosis._causes import Suspect, suspects
-from rankscope.experiments.diagnosis._measure import Measured
+from rankscope.experiments.diagnosis._measure import ModelFigures
 from rankscope.numerals import plural, power_of_ten, sentence_case, short, span_of
 from rankscope.results import Fate, Finding
 
@@ -38,7 +38,7 @@ class Loss(NamedTuple):
         """Where most is lost, and to what."""
         if not self.layer:
             return "No single layer makes a noticeable difference."
-        size = "to nothing"
+        size = "to zero"
         if self.decades > -1:
             size = f"−{short(100 * (1 - 10**self.decades), digits=2)} %"
         elif self.decades > _NOTHING_LEFT:
@@ -59,7 +59,7 @@ class Loss(NamedTuple):
         )
 
 
-def find_loss(measured: Measured) -> Loss:
+def find_loss(measured: ModelFigures) -> Loss:
     """By medians over the samples, up to the layer where tokens are alike."""
     before = measured.residual[:-1] >= thresholds.COLLAPSED_RESIDUAL  # still something to lose
     falls = measured.residual.clamp_min(1e-300).log10().diff(dim=0)
@@ -92,36 +92,36 @@ def signed(decades: float) -> str:
 
 @dataclass(frozen=True)
 class Sighting:
-    """For every sample: whether it was found or is under way, its figure, and in which layer.
+    """For every sample: whether a collapse is present or under way, its figure, and its layer.
 
-    ``layer`` is None for what is about no layer.
+    ``layer`` is None for a rule that does not name one.
     """
 
-    found: Tensor
+    present: Tensor
     under_way: Tensor
     figure: Tensor
     layer: Tensor | None = None
 
     @property
     def concerned(self) -> Tensor:
-        """The samples a sentence is about: those it was found in, else under way, else all."""
-        for some in (self.found, self.under_way):
+        """The samples a sentence describes: those that show it, else those on the way, else all."""
+        for some in (self.present, self.under_way):
             if bool(some.any()):
                 return some
-        return torch.ones_like(self.found)
+        return torch.ones_like(self.present)
 
     @property
     def fate(self) -> Fate:
-        """Half of the samples decide; fewer are still something."""
-        half = thresholds.DECIDING_SAMPLES * len(self.found)
-        if float(self.found.sum()) >= half:
+        """Half of the samples make a collapse; fewer make one that is under way."""
+        half = thresholds.DECIDING_SAMPLES * len(self.present)
+        if float(self.present.sum()) >= half:
             return "collapse"
-        either = self.found | self.under_way
-        return "slow" if bool(self.found.any()) or float(either.sum()) >= half else "absent"
+        either = self.present | self.under_way
+        return "slow" if bool(self.present.any()) or float(either.sum()) >= half else "absent"
 
     @property
     def typical(self) -> tuple[float, int]:
-        """Figure and layer of the sample in the middle of those concerned."""
+        """Figure and layer of the median sample of those concerned."""
         figures = self.figure[self.concerned]
         middle = int(figures.argsort()[(len(figures) - 1) // 2])
         layer = 0 if self.layer is None else int(self.layer[self.concerned][middle])
@@ -129,32 +129,32 @@ class Sighting:
 
 
 @dataclass(frozen=True)
-class Evidence:
-    """What rules are asked about.
+class RuleEvidence:
+    """Everything that rules may use.
 
-    ``exponents`` are, by sample, the power of the number of tokens with which the dispersion goes,
-    NaN where it cannot be told; ``why_no_exponents`` is why, if none can. ``epsilon`` is the
-    rounding of the number format. ``twin`` is the same of the untrained twin on the same texts,
-    embeddings and all, if there is one.
+    ``exponents`` are, by sample, the exponent with which the dispersion depends on the number of
+    tokens, NaN where it is unknown; ``why_no_exponents`` is the reason, if all are. ``epsilon`` is
+    that of the number format. ``twin`` are the figures of the untrained twin, including its
+    embeddings, on the same texts, if there is one.
     """
 
-    measured: Measured
+    measured: ModelFigures
     exponents: Tensor
     why_no_exponents: str
     epsilon: float
-    twin: Measured | None = None
+    twin: ModelFigures | None = None
     causal: bool = False
-    """Whether the first token sees itself alone."""
+    """Whether the first token attends only to itself."""
 
     def beside(self, name: str, part: str) -> Iterator[tuple[int, float, float, float]]:
         """By layer from 1, a figure of a part, its median in the other layers, and the twin's.
 
         The figures (``sizes`` and the like) are medians over the samples. Where there is no
-        other layer or no twin, the one stands for the other.
+        other layer or no twin, each replaces the other.
         """
         mine = getattr(self.measured, name)[part].nanquantile(0.5, dim=-1)
         twins = [] if self.twin is None else [getattr(self.twin, name)[part]]
-        drawn = [each.nanquantile(0.5, dim=-1) for each in twins]
+        drawn = [values.nanquantile(0.5, dim=-1) for values in twins]
         for at, figure in enumerate(mine.tolist()):
             rest = torch.cat([mine[:at], mine[at + 1 :]])
             usual = float(rest.median()) if len(rest) else math.nan
@@ -163,19 +163,19 @@ class Evidence:
 
     @cached_property
     def suspects(self) -> list[Suspect]:
-        """Weights that are unusual beside the other layers and the twin, the most unusual first."""
+        """Unusual weights compared with the other layers and the twin, the most unusual first."""
         return suspects(self.measured.weights, () if self.twin is None else self.twin.weights)
 
     @cached_property
     def kept(self) -> Tensor:
-        """What each layer has of the largest residual so far, all where there never was any."""
+        """The residual of each layer over the largest one so far; 1 where all are 0."""
         residual = self.measured.common
         largest = residual.cummax(0).values
         return torch.where(largest > 0, residual / largest, 1.0)
 
     @cached_property
     def depth(self) -> Sighting | None:
-        """Depth collapse by sample, over all layers; None if tokens are alike all the way."""
+        """Depth collapse by sample, over all layers; None if tokens are alike in all of them."""
         residual = self.measured.common
         few = residual < thresholds.COLLAPSED_RESIDUAL
         if bool(few.all()):
@@ -200,9 +200,9 @@ class Evidence:
 
 
 class Words(NamedTuple):
-    """What a rule saw, and how it is said of a typical sample.
+    """What a rule saw, and the sentence about a typical sample.
 
-    ``part`` and ``layer`` are to blame; unless given, the layer is that in which it was seen.
+    ``part`` and ``layer`` are where it happens; by default the layer in which it was seen.
     ``lowest`` is the figure and its layer, for a rule that judges medians over the samples.
     """
 
@@ -215,28 +215,28 @@ class Words(NamedTuple):
 
 @dataclass(frozen=True)
 class Rule:
-    """One of the things called collapse: when it counts as found, and what it can come to.
+    """One kind of collapse: its condition in words, and the function that judges it.
 
-    ``judge`` says why if nothing can be told. ``worst`` is "noted" for what is no loss;
-    ``headline`` is its name in a headline, unless that is its own.
+    ``judge`` returns the reason if it cannot decide. ``worst`` is "noted" for what is not a loss;
+    ``headline`` is its name in a headline, by default ``name``.
     """
 
     name: str
     text: str
-    judge: Callable[[Evidence], Words | str]
+    judge: Callable[[RuleEvidence], Words | str]
     worst: Fate = "collapse"
     headline: str = ""
 
-    def finding(self, evidence: Evidence) -> Finding:
+    def finding(self, evidence: RuleEvidence) -> Finding:
         """The samples' sightings as one finding."""
         judged = self.judge(evidence)
         if isinstance(judged, str):
-            words = f"{sentence_case(self.name)} cannot be told: {judged}."
+            words = f"{sentence_case(self.name)} could not be determined: {judged}."
             return Finding(self.name, "unknown", words, self.text)
         seen, words, part, layer, lowest = judged
         fate, (figure, at) = seen.fate, lowest or seen.typical
         where = None if seen.layer is None else at
-        samples, count = len(seen.found), int(seen.found.sum())
+        samples, count = len(seen.present), int(seen.present.sum())
         if fate == "absent":
             return Finding(self.name, fate, words, self.text, figure, where, "", count, samples)
         affected = seen.concerned
@@ -244,8 +244,8 @@ class Rule:
         if count < samples:
             rest = seen.figure[~affected]
             words += (
-                f" So it is in {count} of {plural(samples, 'sample')}; in the others the "
-                f"figure is {span_of(float(rest.min()), float(rest.max()))}."
+                f" This is the case in {count} of {plural(samples, 'sample')}; in the others the "
+                f"value is {span_of(float(rest.min()), float(rest.max()))}."
             )
         fate = self.worst if fate == "collapse" or self.worst == "noted" else fate
         where = layer or where
@@ -254,6 +254,6 @@ class Rule:
 
 def rule(
     name: str, text: str, *, worst: Fate = "collapse", headline: str = ""
-) -> Callable[[Callable[[Evidence], Words | str]], Rule]:
-    """Make a rule of the function that judges it."""
+) -> Callable[[Callable[[RuleEvidence], Words | str]], Rule]:
+    """Turn the function that judges a rule into the rule."""
     return lambda judge: Rule(name, text, judge, worst, headline)

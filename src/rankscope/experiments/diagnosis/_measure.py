@@ -41,7 +41,7 @@ STATES, STEPS, HEADS, SPECTRUM, TOKENS = "states", "steps", "heads", "spectrum",
 SUBLAYERS: Final = "sublayers"
 """Values of the column ``part``: each is drawn on its own."""
 VIEWS: Final = ("mean", "first token", "last token")
-"""What stands for a whole text: the mean of its tokens, or one of them."""
+"""The vectors that represent a text: the mean of its tokens, or one of them."""
 _TINY: Final = 1e-300
 _SHOWN: Final = 0.005
 """Part of a residual by which another one has to differ to show in two digits."""
@@ -96,13 +96,13 @@ def walk(network: Network, x: Tensor, token_mask: Tensor | None) -> Iterator[Lay
         x = x.to(block.device)
         logits, pattern, stages = None, None, []
         for step in block.steps:
-            given, total = x, step.skip * x  # what the sum is so far
+            state, total = x, step.skip * x  # what the sum is so far
             for branch in step.branches:  # those side by side one after the other, attention first
                 part = "attention" if isinstance(branch.part, Attention) else "MLP"
                 if isinstance(branch.part, Attention):
-                    logits = branch.part.logits(branch.before(given), visibility)
+                    logits = branch.part.logits(branch.before(state), visibility)
                     pattern = branch.part.scores.weights(logits, visibility)
-                out = branch(given, visibility)
+                out = branch(state, visibility)
                 total = total + out
                 stages.append(Stage(part, x, total, out, bool(step.skip)))
                 x = total
@@ -124,8 +124,8 @@ def _refuse_overflow(x: Tensor, token_mask: Tensor | None, layer: int) -> None:
         wide = x.dtype == torch.float64
         wider = "" if wide else f"; {x.dtype} may be too narrow (--dtype float64)"
         raise InputError(
-            f"the output of layer {layer} of sample {sample} is not finite, so nothing can be said "
-            f"about it{wider}."
+            f"the output of layer {layer} of sample {sample} is not finite, so it cannot be "
+            f"diagnosed{wider}."
         )
 
 
@@ -136,7 +136,7 @@ def head_figures(
 
     The mean entropy of the rows over that of attention even over all keys a query sees, τ, and the
     mean weight of the first real token as a key, over the queries that come after it. NaN where
-    there is nothing to tell: queries that see one key only, too many tokens for τ.
+    it is undefined or too costly: queries that see one key only, too many tokens for τ.
     """
     batch, heads, tokens, _ = pattern.shape
     if token_mask is None:
@@ -155,12 +155,12 @@ def head_figures(
     others = mask.clone()
     others[torch.arange(batch, device=mask.device), first] = False
     counted = others.unsqueeze(1).to(weight.dtype)
-    found = {
+    figures = {
         "entropy_share": torch.where(most > 0, share.clamp(max=1.0), torch.nan),
         "dobrushin": tau,
         "sink_share": (weight * counted).sum(-1) / counted.sum(-1),
     }
-    return {name: values.double().cpu() for name, values in found.items()}
+    return {name: values.double().cpu() for name, values in figures.items()}
 
 
 def _state_figures(x: Tensor, counted: Tensor) -> tuple[dict[str, Tensor], Tensor]:
@@ -173,7 +173,7 @@ def _state_figures(x: Tensor, counted: Tensor) -> tuple[dict[str, Tensor], Tenso
     common = common_tokens(x, counted)
     apart = metrics.deviations(x, token_mask=counted)
     spectrum = metrics.spectra(x, token_mask=counted)
-    found = {
+    figures = {
         "relative_dispersion": apart.relative_dispersion(),
         "relative_residual": apart.relative_residual(),
         "mean_cosine": metrics.mean_cosine(x, token_mask=counted),
@@ -185,7 +185,7 @@ def _state_figures(x: Tensor, counted: Tensor) -> tuple[dict[str, Tensor], Tenso
     }
     values = spectrum.sigma.double().cpu()
     shares = (values / values.sum(-1, keepdim=True))[:, :MOST_VALUES].mT
-    return {name: figure.double().cpu() for name, figure in found.items()}, shares
+    return {name: figure.double().cpu() for name, figure in figures.items()}, shares
 
 
 def _step_figures(stages: Sequence[Stage], counted: Tensor) -> tuple[dict[str, Tensor], ...]:
@@ -219,20 +219,20 @@ def _sublayer_figures(stages: Sequence[Stage], counted: Tensor) -> dict[str, dic
     ``sizes``: its length over that of the state it is added to, token by token, because some tokens
     are much longer than others: the median. ``lengths``: the length itself, per root of the width.
     ``spreads``: what of it differs from token to token, in the size of the state. A norm after the
-    sum replaces the state, so that its output is told by itself; of several norms of a block, the
-    one with the smallest output counts.
+    sum replaces the state, so its output stands alone; of several norms of a block, the one with
+    the smallest output counts.
     """
     nothing = torch.full((len(counted),), torch.nan, dtype=torch.float64)
     figures = {name: dict.fromkeys(PARTS, nothing) for name in SUBLAYER_FIGURES}
     root = math.sqrt(stages[0].before.shape[-1])
     for stage in stages:
-        norm, kept = stage.part == "norm", counted.unsqueeze(-1)
-        out = torch.where(kept, stage.alone.double(), 0.0)
+        norm, mask = stage.part == "norm", counted.unsqueeze(-1)
+        out = torch.where(mask, stage.alone.double(), 0.0)
         states = stage.before.double().norm(dim=-1)
         before = torch.full_like(states, root) if norm else states.clamp_min(_TINY)
         lengths = torch.where(counted, out.norm(dim=-1), torch.nan)
         center = out.sum(1, keepdim=True) / counted.sum(-1).view(-1, 1, 1)
-        apart = torch.where(kept, out - center, 0.0)
+        apart = torch.where(mask, out - center, 0.0)
         squares = torch.where(counted, before.square(), 0.0).sum(-1).clamp_min(_TINY)
         values = (
             (lengths / before).nanquantile(0.5, dim=-1),
@@ -246,7 +246,7 @@ def _sublayer_figures(stages: Sequence[Stage], counted: Tensor) -> dict[str, dic
 
 
 def _logit_scale(logits: Tensor, visibility: Visibility, token_mask: Tensor) -> Tensor:
-    """By sample and head, how far the logits of a query lie apart: their standard deviation.
+    """By sample and head, the standard deviation of the logits of a query.
 
     The mean over the queries, which are real tokens; what a query does not see has no part in it.
     """
@@ -260,7 +260,7 @@ def _logit_scale(logits: Tensor, visibility: Visibility, token_mask: Tensor) -> 
 
 
 def _text_views(x: Tensor, counted: Tensor) -> Tensor:
-    """What may stand for each text, as (view, feature, sample), in the order of ``VIEWS``.
+    """The vectors that represent each text, as (view, feature, sample), in the order of ``VIEWS``.
 
     The mean is without giants, which are about the same in every text.
     """
@@ -271,7 +271,7 @@ def _text_views(x: Tensor, counted: Tensor) -> Tensor:
 
 
 @dataclass(frozen=True)
-class Measured:
+class ModelFigures:
     """Figures of every sample, the samples along the last axis.
 
     ``states`` by layer from 0, the input; ``heads`` by layer from 1 and head; ``changes`` and
@@ -311,7 +311,7 @@ class Measured:
 
     @property
     def logit_scales(self) -> dict[str, Tensor]:
-        """Of attention by layer and sample: how far the logits lie apart, the mean of the heads."""
+        """Standard deviation of the logits by layer and sample, the mean of the heads."""
         return {"attention": self.logits.nanmean(1)}
 
     @property
@@ -332,31 +332,37 @@ class Measured:
 
     @property
     def has_giants(self) -> bool:
-        """Whether tokens that are very long make another curve of it."""
-        whole = self.residual.quantile(0.5, dim=-1)
-        return bool(((self.typical_residual - whole).abs() > _SHOWN * whole).any())
+        """Whether very long tokens change this curve."""
+        with_giants = self.residual.quantile(0.5, dim=-1)
+        return bool(((self.typical_residual - with_giants).abs() > _SHOWN * with_giants).any())
 
-    def of_samples(self, some: Tensor) -> "Measured":
+    def of_samples(self, some: Tensor) -> "ModelFigures":
         """The figures of some of the samples alone."""
         return _combined([self], lambda values: values[0][..., some])
 
 
-def _combined(parts: Sequence[Measured], combine: Callable[[list[Tensor]], Tensor]) -> Measured:
+def _combined(
+    parts: Sequence[ModelFigures], combine: Callable[[list[Tensor]], Tensor]
+) -> ModelFigures:
     """Every tensor made of those of the parts."""
 
-    def one(values: list[Any]) -> Any:
+    def combine_field(values: list[Any]) -> Any:
         if isinstance(values[0], Tensor):
             return combine(values)
         if isinstance(values[0], tuple):  # weights are the same for all samples
             return values[0]
-        return {key: combine([each[key] for each in values]) for key in values[0]}
+        return {key: combine([by_key[key] for by_key in values]) for key in values[0]}
 
-    names = [each.name for each in fields(Measured)]
-    return Measured(**{name: one([getattr(part, name) for part in parts]) for name in names})
+    by_part = {
+        field.name: [getattr(part, field.name) for part in parts] for field in fields(parts[0])
+    }
+    return ModelFigures(**{name: combine_field(values) for name, values in by_part.items()})
 
 
 @torch.no_grad()
-def measure(subject: kit.Subject, on_step: kit.OnStep, known: Sequence[Reading] = ()) -> Measured:
+def measure(
+    subject: kit.Subject, on_step: kit.OnStep, known: Sequence[Reading] = ()
+) -> ModelFigures:
     """Run every batch once, stage by stage, and keep its figures.
 
     Weights that are as they were when they were ``known`` are not read again.
@@ -365,11 +371,11 @@ def measure(subject: kit.Subject, on_step: kit.OnStep, known: Sequence[Reading] 
         _measure_batch(subject.network, batch, on_part)
         for batch, on_part in kit.tracked(subject.batches(), on_step)
     ]
-    whole = _combined(parts, partial(torch.cat, dim=-1))
-    return replace(whole, weights=read_weights(subject, known))
+    figures = _combined(parts, partial(torch.cat, dim=-1))
+    return replace(figures, weights=read_weights(subject, known))
 
 
-def _measure_batch(network: Network, batch: Batch, on_step: kit.OnStep) -> Measured:
+def _measure_batch(network: Network, batch: Batch, on_step: kit.OnStep) -> ModelFigures:
     real, counted = masks(batch)
     states, heads, steps, turned = [batch.x], [], [], []
     sublayers, logits, views = [], [], [_text_views(batch.x, counted)]
@@ -390,36 +396,36 @@ def _measure_batch(network: Network, batch: Batch, on_step: kit.OnStep) -> Measu
         states = [run.state]
         on_step(run.layer / network.spec.layers)
     ends = [nearest(x, counted.to(x.device))[0].mT for x in (batch.x, states[-1])]
-    place = real.cumsum(-1).cpu() - 1  # of each token in its text, padding apart
+    position = real.cumsum(-1).cpu() - 1  # of each token in its text, padding apart
 
     def stacked(layers: Sequence[dict[str, Tensor]]) -> dict[str, Tensor]:
-        return {name: torch.stack([each[name] for each in layers]) for name in layers[0]}
+        return {name: torch.stack([layer[name] for layer in layers]) for name in layers[0]}
 
     def padded(layers: Sequence[Tensor]) -> Tensor:
-        whole = torch.stack(list(layers))  # NaN where there are fewer values than are kept
-        return pad(whole, (0, 0, 0, MOST_VALUES - whole.shape[1]), value=torch.nan)
+        values = torch.stack(list(layers))  # NaN where there are fewer values than are kept
+        return pad(values, (0, 0, 0, MOST_VALUES - values.shape[1]), value=torch.nan)
 
-    return Measured(
-        states=stacked([each for each, _ in figures]),
-        heads={name: each.mT for name, each in stacked(heads).items()},
+    return ModelFigures(
+        states=stacked([state for state, _ in figures]),
+        heads={name: values.mT for name, values in stacked(heads).items()},
         changes=stacked([change for change, _ in steps]),
         alone=stacked([alone for _, alone in steps]),
         turned=torch.stack(turned),
         values=padded([values for _, values in figures]),
         distances=padded(distances),
         last_apart=torch.stack([apart for apart, _ in last]),
-        last_neighbour=place.gather(-1, last[-1][1].unsqueeze(-1)).squeeze(-1),
+        last_neighbour=position.gather(-1, last[-1][1].unsqueeze(-1)).squeeze(-1),
         twins=torch.stack(ends),
         tokens=counted.sum(-1).cpu(),
-        sizes=stacked([each["sizes"] for each in sublayers]),
-        lengths=stacked([each["lengths"] for each in sublayers]),
-        spreads=stacked([each["spreads"] for each in sublayers]),
+        sizes=stacked([layer["sizes"] for layer in sublayers]),
+        lengths=stacked([layer["lengths"] for layer in sublayers]),
+        spreads=stacked([layer["spreads"] for layer in sublayers]),
         logits=torch.stack(logits).mT,
         views=torch.stack(views),
     )
 
 
-def rows(measured: Measured) -> pl.DataFrame:
+def rows(measured: ModelFigures) -> pl.DataFrame:
     """Everything measured, one number a row; NaN is left out.
 
     Axes are named, each with its first number; the last is that of the samples.

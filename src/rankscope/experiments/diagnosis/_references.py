@@ -1,4 +1,4 @@
-"""What to hold a model against: other inputs, other weights, other designs; and its samples."""
+"""References for a model: other inputs, other weights, other designs; and choices of samples."""
 
 import math
 from dataclasses import replace
@@ -16,7 +16,7 @@ from rankscope.core.prediction import predict
 from rankscope.core.theory import thresholds
 from rankscope.errors import InputError, RankscopeError
 from rankscope.experiments import advice, kit
-from rankscope.experiments.diagnosis._measure import Measured, masks
+from rankscope.experiments.diagnosis._measure import ModelFigures, masks
 from rankscope.experiments.diagnosis._tokens import last_token
 from rankscope.numerals import plural, power_of_ten, short
 from rankscope.results import Listing
@@ -30,7 +30,7 @@ _SAMPLES: Final = 2
 _MOST: Final = 8
 """Remedies that are listed."""
 REMEDIES: Final = (
-    "On this very model, with its own weights: relative residual (medians over the samples)"
+    "Changes of the design with this model's weights: relative residual (medians over samples)"
 )
 LEAST_TOKENS: Final = 32
 """Tokens of a text below which an eighth of it says nothing."""
@@ -49,23 +49,25 @@ def first_samples(subject: kit.Subject, count: int) -> kit.Subject:
 def usable(subject: kit.Subject) -> tuple[kit.Subject, tuple[str, ...]]:
     """The samples with two tokens or more that count, and a warning about the others."""
     real, counted = masks(Batch(0, subject.x, subject.token_mask, subject.measured))
-    kept = counted.sum(-1) >= 2
-    if bool(kept.all()):
+    long_enough = counted.sum(-1) >= 2
+    if bool(long_enough.all()):
         return subject, ()
-    if not bool(kept.any()):
+    if not bool(long_enough.any()):
         raise InputError(
-            "no sample has two tokens that count, so that there is nothing to tell apart; give "
-            "longer texts (or count special tokens)."
+            "no sample has two tokens that count, so there is nothing to compare; give longer "
+            "texts (or count special tokens)."
         )
     check = subject.check
     some = replace(
         subject,
-        x=subject.x[kept],
-        token_mask=real[kept],
-        measured=None if subject.measured is None else counted[kept],
-        check=None if check is None else check.of_samples(torch.nonzero(kept).flatten().tolist()),
+        x=subject.x[long_enough],
+        token_mask=real[long_enough],
+        measured=None if subject.measured is None else counted[long_enough],
+        check=None
+        if check is None
+        else check.of_samples(torch.nonzero(long_enough).flatten().tolist()),
     )
-    left = f"{int((~kept).sum()):,} of {plural(len(kept), 'sample')}"
+    left = f"{int((~long_enough).sum()):,} of {plural(len(long_enough), 'sample')}"
     return some, (f"Left out: {left}, with fewer than two tokens that count.",)
 
 
@@ -79,8 +81,8 @@ def width_exponents(subject: kit.Subject, on_step: kit.OnStep) -> Tensor:
     counts, sizes = [], []  # (context, sample) of each batch
     for batch, _ in kit.tracked(subject.batches(), on_step):
         real, counted = masks(batch)
-        place, whole = real.cumsum(-1), real.sum(-1, keepdim=True)
-        read = [real & (place <= (part * whole).ceil()) for part in _CONTEXTS]
+        position, length = real.cumsum(-1), real.sum(-1, keepdim=True)
+        read = [real & (position <= (part * length).ceil()) for part in _CONTEXTS]
         counts.append(torch.stack([(mask & counted).sum(-1) for mask in read]))
         outputs = [subject.network(batch.x, mask) for mask in read]
         sizes.append(
@@ -117,16 +119,16 @@ def repeated_last(subject: kit.Subject) -> Tensor | None:
     changes: list[Tensor] = []
     for batch in subject.batches():
         x, (real, _) = batch.x, masks(batch)
-        rows, place = torch.arange(len(x), device=x.device), last_token(real)
+        rows, last = torch.arange(len(x), device=x.device), last_token(real)
         longer = torch.cat([x, torch.zeros_like(x[:, :1])], 1)
         mask = torch.cat([real, torch.zeros_like(real[:, :1])], 1)
-        longer[rows, place + 1], mask[rows, place + 1] = x[rows, place], True
+        longer[rows, last + 1], mask[rows, last + 1] = x[rows, last], True
         try:
             once, twice = subject.network(x, real), subject.network(longer, mask)
         except RankscopeError:
             return None
-        rows, place = rows.to(once.device), place.to(once.device)
-        before, after = once[rows, place].double(), twice[rows, place + 1].double()
+        rows, last = rows.to(once.device), last.to(once.device)
+        before, after = once[rows, last].double(), twice[rows, last + 1].double()
         change = (after - before).norm(dim=-1) / before.norm(dim=-1).clamp_min(1e-300)
         changes.append(change.cpu())
     return torch.cat(changes)
@@ -137,14 +139,14 @@ def random_networks(
 ) -> tuple[pl.DataFrame, list[str]]:
     """Random networks of the same design on the same input, by layer; and why any is missing."""
     columns: dict[str, list[float]] = {"layer": [], "sample": [], "metric": [], "value": []}
-    found, missing = [tables.frame({"variant": [], **columns})], []
+    frames, missing = [tables.frame({"variant": [], **columns})], []
     measures = {_INITIAL: _initial, _PREDICTED: _predicted}
     for (name, measure), _ in kit.tracked(measures.items(), on_step):
         try:
-            found.append(measure(subject, seed).with_columns(pl.lit(name).alias("variant")))
+            frames.append(measure(subject, seed).with_columns(pl.lit(name).alias("variant")))
         except RankscopeError as error:
             missing.append(f"{name.capitalize()}: {str(error).rstrip('.')}.")
-    return tables.stack(found), missing
+    return tables.stack(frames), missing
 
 
 def untrained(subject: kit.Subject, seed: int) -> kit.Subject | None:
@@ -173,17 +175,17 @@ def _predicted(subject: kit.Subject, seed: int) -> pl.DataFrame:
     subject.refuse_measured("predictions are about all tokens")
     subject = subject.on_cpu()
     mask = subject.token_mask
-    found = predict(
+    prediction = predict(
         drawable(subject.network),
         subject.x[:_SAMPLES].float(),
         draws=_DRAWS,
         seed=seed,
         token_mask=mask if mask is None or mask.ndim < 2 else mask[:_SAMPLES],
     )
-    return found.table.filter(pl.col("metric").is_in(["relative_dispersion", _EXPONENT]))
+    return prediction.table.filter(pl.col("metric").is_in(["relative_dispersion", _EXPONENT]))
 
 
-def beside(table: pl.DataFrame, measured: Measured) -> str:
+def beside(table: pl.DataFrame, measured: ModelFigures) -> str:
     """This model after the last layer beside the references, each on the samples it was given."""
     summary, said = tables.summary(table), []
     initial = table.filter(variant=_INITIAL, metric="relative_residual")
@@ -193,35 +195,35 @@ def beside(table: pl.DataFrame, measured: Measured) -> str:
         last = float(ends.median())  # type: ignore[arg-type]
         end = float(measured.residual[-1, : len(ends)].quantile(0.5))
         if max(last, end) < thresholds.COLLAPSED_RESIDUAL:
-            said.append("With fresh weights in its blocks it collapses as well.")
+            said.append("With random weights in its blocks it collapses as well.")
         else:
             samples = measured.residual.shape[-1]
             on = f" on the same {len(ends)} of {samples} samples" if len(ends) < samples else ""
             said.append(
-                "With fresh weights in its blocks it ends at a relative residual of "
-                f"{short(last, digits=2)}, as it is at {short(end, digits=2)}{on}."
+                "With random weights in its blocks the relative residual after the last layer is "
+                f"{short(last, digits=2)}, compared with {short(end, digits=2)} here{on}."
             )
     predicted = summary.filter(variant=_PREDICTED, metric=_EXPONENT).sort("layer")
     if predicted.height:
         low, high = float(predicted["low"][-1]), float(predicted["high"][-1])
-        band = " to ".join(dict.fromkeys(power_of_ten(each) for each in (low, high)))
+        band = " to ".join(dict.fromkeys(power_of_ten(log10) for log10 in (low, high)))
         dispersion = float(measured.states["relative_dispersion"][-1, :_SAMPLES].quantile(0.5))
-        words = f"Predicted for fresh ones: a dispersion of {band}"
+        words = f"The relative dispersion predicted for random weights is {band}"
         alike = math.log10(thresholds.COLLAPSED_RESIDUAL)
         if end < thresholds.COLLAPSED_RESIDUAL and high < alike:
-            said.append(f"{words}, a collapse, too.")
+            said.append(f"{words}, also a collapse.")
         else:
             within = low - 1e-3 <= math.log10(max(dispersion, 1e-300)) <= high + 1e-3
             here = short(dispersion, digits=2)
-            said.append(f"{words}; as it is {here}{'' if within else ', not typical'}.")
+            said.append(f"{words}; here it is {here}{'' if within else ', outside this range'}.")
     return " ".join(said)
 
 
 def remedies(subject: kit.Subject, on_step: kit.OnStep) -> Listing:
-    """What other skips, norms and masks would do to the residual, best first; none if none helps.
+    """The residual with other skips, norms and masks, best first; no rows if none helps.
 
-    Nothing is trained anew: the figures say what the structure does to these weights' tokens, not
-    how well such a model would work.
+    Nothing is trained: the figures show the effect of the structure with these weights, not how
+    well such a model would work.
     """
     network, tokens = subject.network, subject.x.shape[1]
 
@@ -242,10 +244,10 @@ def remedies(subject: kit.Subject, on_step: kit.OnStep) -> Listing:
         if after[0] > before[0] and after[0] >= thresholds.REMEDY_FACTOR * before[0]:
             tried.append((change.words, *after))
     best = sorted(tried, key=lambda row: -row[1])[:_MOST]
-    note = "Nothing was trained anew: a model that works needs training with the change."
+    note = "Nothing was trained: to be useful, a model would have to be trained with the change."
     return Listing(
         REMEDIES,
         ("change", "lowest", "after the last layer"),
         (("as it is", *before), *best),
-        note if best else "Nothing that was tried on these weights helps.",
+        note if best else "None of the changes that were tried helps.",
     )

@@ -1,7 +1,7 @@
-"""What now: the repair that fits each cause, on the model's own weights, measured again.
+"""What now: the repair that fits each cause, applied to the model's weights and measured again.
 
-Weights are exchanged, never written to, and put back: the model stays as it is. What a repair
-restores is asked of the figure by which each finding was judged.
+Weights are exchanged and put back, never overwritten: the model is left unchanged. The effect of a
+repair is measured by the figure by which each finding was judged.
 """
 
 import math
@@ -19,14 +19,9 @@ from rankscope.errors import InputError
 from rankscope.experiments import kit
 from rankscope.experiments.diagnosis import _causes as causes
 from rankscope.experiments.diagnosis._causes import Suspect
-from rankscope.experiments.diagnosis._measure import VIEWS, Measured, measure
+from rankscope.experiments.diagnosis._measure import VIEWS, ModelFigures, measure
 from rankscope.experiments.diagnosis._texts import between_texts
-from rankscope.experiments.diagnosis._weights import (
-    Product,
-    Weight,
-    is_passed_through,
-    products,
-)
+from rankscope.experiments.diagnosis._weights import Product, Weight, is_passed_through, products
 from rankscope.numerals import plural, short
 from rankscope.results import Finding
 from rankscope.streams import stream
@@ -35,22 +30,22 @@ _GROUPS: Final = 5
 """Parts that are tried at first; fewer in each round that follows."""
 _ROUNDS: Final = 3
 RESTORED: Final = 0.25
-"""Part of what was lost that a repair must bring back to be told."""
+"""Share of a loss that a repair must restore to be reported."""
 _ENOUGH: Final = 0.9
 """Part of what mending all of a group restores, which a single weight must restore to be named
 alone."""
 _TOLD: Final = 3
-"""Weights of a group that are told one by one."""
+"""Weights of a group that are named one by one."""
 _LISTED: Final = 12
 _WEIGHTS: Final[Mapping[str, float]] = {"collapse": 1.0, "slow": 0.5, "noted": 0.25}
-"""What restoring a finding counts, by its fate; others are not bad."""
+"""Weight of a restored finding, by its fate; findings of other fates are not bad."""
 _DEAD: Final = 1e-3
 """Part of the usual size below which a weight cannot be rescaled, since nothing is left of it."""
 
 _CLIPPED: Final = 3.0
 """Times the median gain at which a repair clips gains, where a few features drown the others."""
 
-Judge = Callable[[Measured], Sequence[Finding]]
+Judge = Callable[[ModelFigures], Sequence[Finding]]
 Prepare = Callable[[kit.Subject], kit.Subject]
 Changes = Mapping[int, tuple[nn.Parameter, Tensor]]
 """By the identity of a parameter, it and what takes its place."""
@@ -58,10 +53,10 @@ Changes = Mapping[int, tuple[nn.Parameter, Tensor]]
 
 @dataclass(frozen=True)
 class Cause:
-    """What is to blame: mending ``members`` restores what is lost.
+    """A cause: repairing ``members`` restores what was lost.
 
-    ``restored`` is the part of the loss that comes back, by kind of finding; ``repair`` says what
-    was done, ``drawn`` whether numbers had to be drawn anew, and ``after`` what is measured then.
+    ``restored`` is the share of the loss that is restored, by kind of finding; ``repair`` describes
+    the change, ``drawn`` is whether weights were reinitialised, and ``after`` are the figures then.
     """
 
     members: causes.Group
@@ -69,12 +64,12 @@ class Cause:
     repair: str
     drawn: bool
     restored: Mapping[str, float]
-    after: Measured
+    after: ModelFigures
 
     @property
     def layer(self) -> int:
         """Which layer it is in, from 1; 0 are the embeddings, −1 all layers alike."""
-        return self.members[0].place[0]
+        return self.members[0].location[0]
 
     @property
     def paths(self) -> tuple[str, ...]:
@@ -89,29 +84,29 @@ class Cause:
     @property
     def changed(self) -> int:
         """How many numbers the repair changes."""
-        return sum(each.weight.value.numel() for each in self.members)
+        return sum(suspect.weight.value.numel() for suspect in self.members)
 
 
 @dataclass(frozen=True)
 class Mended:
-    """What was found, what is to blame, the weights that mend it, and what is measured with them.
+    """Findings, their causes, the repaired weights, and the figures measured with them.
 
-    ``tried`` are all repairs of a single part, the best first, of which ``causes`` are those that
-    were kept, one upon the other. ``twin`` is what the untrained twin shows.
+    ``tried`` are all repairs of a single part, the best first; ``causes`` are those that were kept,
+    each applied on top of the previous ones. ``twin`` are the findings of the untrained twin.
     """
 
-    found: tuple[Finding, ...]
+    findings: tuple[Finding, ...]
     causes: tuple[Cause, ...]
     tried: tuple[Cause, ...]
     changes: Changes
-    before: Measured
-    after: Measured
-    fresh: Measured | None
-    left: tuple[Finding, ...]
-    """Findings, as judged with the repair."""
+    before: ModelFigures
+    after: ModelFigures
+    fresh: ModelFigures | None
+    remaining: tuple[Finding, ...]
+    """Findings after all repairs."""
     twin: tuple[Finding, ...]
     unusual: tuple[Suspect, ...]
-    """The most unusual weights, to blame or not."""
+    """The most unusual weights, causes or not."""
     products: tuple[Product, ...]
     """By layer, queries with keys and values with outputs."""
 
@@ -126,20 +121,20 @@ def exchanged(changes: Changes, *roots: nn.Module) -> Iterator[None]:
         for name, parameter in module._parameters.items()
         if parameter is not None and id(parameter) in changes
     ]
-    kept = [(module, name, module._parameters[name]) for module, name, _ in places]
+    originals = [(module, name, module._parameters[name]) for module, name, _ in places]
     try:
-        made: dict[int, nn.Parameter] = {}
+        parameters: dict[int, nn.Parameter] = {}
         for module, name, value in places:
             key = id(value)
-            made.setdefault(key, nn.Parameter(value, requires_grad=False))
-            module._parameters[name] = made[key]
+            parameters.setdefault(key, nn.Parameter(value, requires_grad=False))
+            module._parameters[name] = parameters[key]
         yield
     finally:
-        for module, name, parameter in kept:
+        for module, name, parameter in originals:
             module._parameters[name] = parameter
 
 
-def health(finding: Finding, measured: Measured, twin: Measured | None = None) -> float:
+def health(finding: Finding, measured: ModelFigures, twin: ModelFigures | None = None) -> float:
     """The figure of a kind of collapse, turned so that larger is better; logarithms of sizes.
 
     Weights are unusual beside those of the ``twin``, among others.
@@ -167,7 +162,7 @@ def health(finding: Finding, measured: Measured, twin: Measured | None = None) -
         return log(between_texts(measured.views)["relative_dispersion"][layer, view])
     if kind == "unusual weights":
         suspects = causes.suspects(measured.weights, () if twin is None else twin.weights)
-        here = [each.score for each in suspects if each.weight.layer == layer]
+        here = [suspect.score for suspect in suspects if suspect.weight.layer == layer]
         return -max(here, default=0.0)
     if kind == "narrow sublayer":
         here = [
@@ -193,8 +188,8 @@ def health(finding: Finding, measured: Measured, twin: Measured | None = None) -
 
 def mend(
     subject: kit.Subject,
-    measured: Measured,
-    fresh: Measured | None,
+    measured: ModelFigures,
+    fresh: ModelFigures | None,
     judge: Judge,
     prepare: Prepare,
     on_step: kit.OnStep = kit.silent,
@@ -204,22 +199,22 @@ def mend(
     ``measured`` is of ``prepare(subject)``, ``fresh`` of the twin. In each round the part whose
     repair restores most is kept, and the next round looks at what is left.
     """
-    found = tuple(judge(measured))
+    first_findings = tuple(judge(measured))
     bench = _Bench(subject, prepare(subject), prepare, measured, fresh)
     suspects: list[Suspect] = []
-    if any(map(is_bad, found)):
+    if any(map(is_bad, first_findings)):
         suspects = causes.suspects(measured.weights, () if fresh is None else fresh.weights)
     blamed: list[Cause] = []
     tried: list[Cause] = []
     changes: Changes = {}
-    now, findings, left = measured, found, causes.groups(suspects)
+    now, findings, left = measured, first_findings, causes.groups(suspects)
     for round_ in range(_ROUNDS):
-        kinds = {each.kind for each in found if is_bad(each)}
-        bad = [each for each in findings if is_bad(each) and each.kind in kinds]
+        kinds = {finding.kind for finding in first_findings if is_bad(finding)}
+        bad = [finding for finding in findings if is_bad(finding) and finding.kind in kinds]
         left.sort(key=lambda group: -_relevance(group, bad))
         if all(finding.fate == "noted" for finding in bad):
             # Nothing is lost: that a trained model differs from an untrained one is no suspicion.
-            left = [group for group in left if any(each.is_beside_others for each in group)]
+            left = [group for group in left if any(suspect.is_beside_others for suspect in group)]
         if not bad or not left:
             break
         trials = [bench.trial(group, changes, bad, now) for group in left[: _GROUPS - round_]]
@@ -232,11 +227,11 @@ def mend(
         tried += [best, *trials[1:]] * (not round_)
         blamed.append(best)
         changes = {**changes, **bench.repair(best.members, changes)}
-        left = [each for each in left if each[0].place != best.members[0].place]
+        left = [group for group in left if group[0].location != best.members[0].location]
         now, findings = best.after, tuple(judge(best.after))
         on_step((round_ + 1) / _ROUNDS)
     return Mended(
-        found,
+        first_findings,
         tuple(blamed),
         tuple(tried),
         changes,
@@ -257,7 +252,7 @@ def is_bad(finding: Finding) -> bool:
 
 def _relevance(group: Sequence[Suspect], bad: Sequence[Finding]) -> float:
     """How unusual a part is, and whether anything was found in it, or after it."""
-    layer, part = group[0].place
+    layer, part = group[0].location
     weight = 0.0
     for finding in bad:
         at = finding.layer or 0
@@ -267,7 +262,7 @@ def _relevance(group: Sequence[Suspect], bad: Sequence[Finding]) -> float:
 
 
 def _restored(
-    bad: Sequence[Finding], before: Measured, after: Measured, twin: Measured | None
+    bad: Sequence[Finding], before: ModelFigures, after: ModelFigures, twin: ModelFigures | None
 ) -> dict[str, float]:
     """By kind, the part of what the model lacks beside its twin that came back, up to one."""
     parts = {}
@@ -294,8 +289,8 @@ class _Bench:
     subject: kit.Subject
     few: kit.Subject
     prepare: Prepare
-    before: Measured
-    fresh: Measured | None
+    before: ModelFigures
+    fresh: ModelFigures | None
 
     @property
     def model(self) -> nn.Module:
@@ -303,7 +298,7 @@ class _Bench:
         return self.subject.network if self.subject.origin is None else self.subject.origin.model
 
     def trial(
-        self, group: causes.Group, changes: Changes, bad: Sequence[Finding], before: Measured
+        self, group: causes.Group, changes: Changes, bad: Sequence[Finding], before: ModelFigures
     ) -> Cause:
         """A group mended and measured, upon what was changed before."""
         after = self.measure({**changes, **self.repair(group, changes)})
@@ -321,18 +316,18 @@ class _Bench:
         )
 
     def least(
-        self, trial: Cause, changes: Changes, bad: Sequence[Finding], before: Measured
+        self, trial: Cause, changes: Changes, bad: Sequence[Finding], before: ModelFigures
     ) -> Cause:
         """The one weight of a group that does nearly all of it, if one does; else all of them."""
-        whole, several = _total(bad, trial.restored), len(trial.members) > 1
+        total, several = _total(bad, trial.restored), len(trial.members) > 1
         alike = trial.members[0].everywhere  # one layer alone would not do
         for suspect in trial.members[:_TOLD] if several and not alike else ():
             alone = self.trial((suspect,), changes, bad, before)
-            if _total(bad, alone.restored) >= _ENOUGH * whole:
+            if _total(bad, alone.restored) >= _ENOUGH * total:
                 return alone
         return trial
 
-    def measure(self, changes: Changes) -> Measured:
+    def measure(self, changes: Changes) -> ModelFigures:
         """Of the model with other weights; what it reads is read again if embeddings changed."""
         inside = {id(parameter) for parameter in self.subject.network.parameters()}
         origin, few = self.subject.origin, self.few
@@ -419,12 +414,12 @@ class _Bench:
             factor = min(1.0, suspect.usual / suspect.value)
             return f"multiplied by {short(factor, digits=2)}", False
         if suspect.figure == "equal rows" and not self._redrawn(suspect):
-            return "without the mean of its rows", False
+            return "with the mean of its rows subtracted", False
         if suspect.figure == "directions" and suspect.weight.value.ndim == 1:
             return f"clipped at {_CLIPPED:g} times its median", False
         if self._redrawn(suspect):
             part = suspect.figure in ("dead rows", "dead columns")
-            return f"{'zero ' + suspect.figure[5:] + ' ' if part else ''}drawn anew", True
+            return f"{'zero ' + suspect.figure[5:] + ' ' if part else ''}reinitialised", True
         return f"multiplied by {short(suspect.usual / suspect.value, digits=2)}", False
 
 
@@ -435,14 +430,14 @@ def check_folder(folder: Path, subject: kit.Subject) -> None:
     """
     if subject.origin is None:
         raise InputError(
-            f"fix={str(folder)!r} writes a repaired checkpoint, and a network is none; give a "
-            "model (a folder, a Hub id, one of transformers)."
+            f"fix={str(folder)!r} writes a repaired checkpoint, which a network does not have; "
+            "give a model (a folder, a Hub id, or one of transformers)."
         )
     if folder.exists() and not folder.is_dir():
         raise InputError(f"{folder} is a file; name a folder that does not exist yet.")
     if folder.is_dir() and any(folder.iterdir()):
-        own = subject.origin.folder
-        whose = "the model's own folder" if own and own.samefile(folder) else "not empty"
+        source = subject.origin.folder
+        whose = "the model's own folder" if source and source.samefile(folder) else "not empty"
         raise InputError(
             f"{folder} is {whose}, and nothing is overwritten; name a folder that does not exist "
             "yet."
@@ -454,7 +449,7 @@ def write_repaired(mended: Mended, subject: kit.Subject, folder: Path) -> str:
     check_folder(folder, subject)
     assert subject.origin is not None
     if not mended.causes:
-        return f"Nothing was written to {folder}: there is no repair that helps."
+        return f"Nothing was written to {folder}: no repair helps."
     with exchanged(mended.changes, subject.origin.model, subject.network):
         subject.origin.save(folder)
-    return f"The repaired model is in {folder}; `rankscope diagnose {folder}` looks at it."
+    return f"The repaired model is in {folder}; check it with `rankscope diagnose {folder}`."

@@ -1,9 +1,7 @@
-"""The things called collapse (docs/theory.md, section 8), and sublayers that do not work.
+"""The rules of a diagnosis: seven kinds of collapse (docs/theory.md, section 8), and sublayers.
 
-Each has its rule and its words.
-
-To add one, write a function of the ``Evidence`` under ``@rule``, and enter its threshold among the
-others.
+To add a rule, write a function of ``RuleEvidence``, decorate it with ``@rule``, and enter its
+threshold in ``rankscope.core.theory.thresholds``.
 """
 
 import math
@@ -14,7 +12,7 @@ import torch
 
 from rankscope.core.theory import thresholds
 from rankscope.experiments.diagnosis._causes import Suspect, describe
-from rankscope.experiments.diagnosis._evidence import Evidence, Sighting, Words, rule
+from rankscope.experiments.diagnosis._evidence import RuleEvidence, Sighting, Words, rule
 from rankscope.experiments.diagnosis._measure import PARTS, VIEWS
 from rankscope.experiments.diagnosis._texts import between_texts
 from rankscope.experiments.diagnosis._weights import is_passed_through
@@ -31,46 +29,43 @@ _MORE: Final = "all tokens become alike"
     f"{thresholds.SHRUNK_RESIDUAL:g} of that value down, or if a single layer leaves less than "
     f"{thresholds.HALVED_RESIDUAL:g} of it",
 )
-def depth(evidence: Evidence) -> Words | str:
+def depth(evidence: RuleEvidence) -> Words | str:
     """Whether the residual goes to zero with the layers."""
     seen, loss = evidence.depth, evidence.loss
     if seen is None:
         return "the tokens are alike before the first layer"
-    measured, collapsed = evidence.measured, bool(seen.found.any())
+    measured, collapsed = evidence.measured, bool(seen.present.any())
     if seen.fate != "absent":
         measured = measured.of_samples(seen.concerned)
     curve = measured.typical_residual
     figure, layer = seen.typical if collapsed else measured.lowest
     start, lowest, end = (
-        short(each, digits=2) for each in (float(curve[0]), figure, float(curve[-1]))
+        short(residual, digits=2) for residual in (float(curve[0]), figure, float(curve[-1]))
     )
     if seen.fate == "absent":
         words = (
             f"No depth collapse: the relative residual is {start} at the input, {lowest} at its "
-            f"lowest (layer {layer}) and {end} after the last layer."
+            f"lowest (layer {layer}) and {end} after the last layer"
         )
     elif not collapsed:
         alone = ""
         if 10**loss.decades < thresholds.HALVED_RESIDUAL:
             alone = f"; layer {loss.layer} alone leaves {power_of_ten(loss.decades)} of it"
         words = (
-            f"Depth collapse under way: the relative residual, {start} at the input, is {lowest} "
-            f"at its lowest (layer {layer}){alone}."
+            f"Depth collapse under way: the relative residual falls from {start} at the input to "
+            f"{lowest} at its lowest (layer {layer}){alone}"
         )
     else:
+        noise = figure < thresholds.NOISE_EPSILONS * evidence.epsilon
         words = (
             f"Depth collapse: at layer {layer} tokens differ by less than a thousandth of their "
-            f"size (relative residual {lowest})."
+            f"size (relative residual {lowest}{', which is rounding error' if noise else ''})"
         )
-        if float(curve[-1]) > thresholds.SHRUNK_RESIDUAL:
-            words += f" After the last layer it is {end} again."
-        if figure < thresholds.NOISE_EPSILONS * evidence.epsilon:
-            words += " So small a figure is the number format's rounding."
     if measured.has_giants:
-        words += (
-            f" (Tokens more than {thresholds.GIANT_NORM:g} times as long as the median one are "
-            "left out.)"
-        )
+        words += f"; tokens longer than {thresholds.GIANT_NORM:g} times the median are left out"
+    words += "."
+    if collapsed and float(curve[-1]) > thresholds.SHRUNK_RESIDUAL:
+        words += f" After the last layer it is {end} again."
     return Words(seen, words, loss.part, loss.layer, None if collapsed else (figure, layer))
 
 
@@ -80,7 +75,7 @@ def depth(evidence: Evidence) -> Words | str:
     f"power −{-thresholds.WIDTH_EXPONENT:g} or faster, over the first eighth, quarter, half and "
     f"all of each text (theory: −0.5); under way from −{-thresholds.WIDTH_HINT_EXPONENT:g}",
 )
-def width(evidence: Evidence) -> Words | str:
+def width(evidence: RuleEvidence) -> Words | str:
     """Whether tokens become more alike the more of them there are."""
     known = evidence.exponents[~evidence.exponents.isnan()]
     if not len(known):
@@ -94,23 +89,23 @@ def width(evidence: Evidence) -> Words | str:
     power = short(seen.typical[0], digits=2)
     return Words(
         seen,
-        f"{name}: the relative dispersion goes as the number of tokens to the power {power}.",
+        f"{name}: the relative dispersion scales as T^{power} with the number T of tokens.",
     )
 
 
 @rule(
     "entropy collapse",
     "in some layer the entropy of attention, over all heads, is below "
-    f"{thresholds.ONE_HOT_ENTROPY:g} of what even attention has under the same mask; under way "
-    f"from {thresholds.SHARP_ENTROPY:g} down, or if the logits lie {thresholds.SHARP_LOGITS:g} "
-    "times as far apart as in the other layers and in the untrained twin, and far enough for T "
-    "independent ones to condense, √(2 ln T)",
+    f"{thresholds.ONE_HOT_ENTROPY:g} of that of uniform attention under the same mask; under way "
+    f"below {thresholds.SHARP_ENTROPY:g}, or if the standard deviation of the logits is "
+    f"{thresholds.SHARP_LOGITS:g} times that in the other layers and in the untrained twin, and "
+    "above √(2 ln T), where T independent logits condense",
 )
-def entropy(evidence: Evidence) -> Words | str:
+def entropy(evidence: RuleEvidence) -> Words | str:
     """Whether attention becomes one-hot."""
     shares = evidence.measured.heads["entropy_share"].nanmean(1)  # layer, sample
     if bool(shares.isnan().all()):
-        return "every query sees one token only"
+        return "every query attends to a single token"
     shares = shares.nan_to_num(nan=math.inf)
     scales = evidence.measured.logit_scales["attention"]
     critical = (2 * evidence.measured.tokens.double().clamp_min(2).log()).sqrt()
@@ -124,14 +119,14 @@ def entropy(evidence: Evidence) -> Words | str:
     nearly = (lowest < thresholds.SHARP_ENTROPY) | sharp.any(0)
     seen = Sighting(lowest < thresholds.ONE_HOT_ENTROPY, nearly, lowest, at + 1)
     figure, layer = seen.typical
-    share = f"{short(figure, digits=2)} of the entropy of even attention"
+    share = f"{short(figure, digits=2)} of the entropy of uniform attention"
     words = f"No entropy collapse: attention is sharpest in layer {layer}, with {share}."
     if seen.fate != "absent":
-        under_way = "" if bool(seen.found.any()) else " under way"
+        under_way = "" if bool(seen.present.any()) else " under way"
         tokens = float(evidence.measured.tokens.double().quantile(0.5)) ** figure
         words = (
             f"Entropy collapse{under_way}: in layer {layer} attention has {share}, as if a query "
-            f"looked at about {short(tokens, digits=2)} token{'s' * (tokens >= 1.05)}."
+            f"attended to about {short(tokens, digits=2)} token{'s' * (tokens >= 1.05)}."
         )
     return Words(seen, words, "attention")
 
@@ -142,7 +137,7 @@ def entropy(evidence: Evidence) -> Words | str:
     f"{thresholds.IDLE_TURN:g} radians, so that they are close to the identity, and by less than "
     f"{thresholds.HALVED_RESIDUAL:g} of what they do in the untrained twin; under way if any does",
 )
-def layers(evidence: Evidence) -> Words | str:
+def layers(evidence: RuleEvidence) -> Words | str:
     """Whether layers become the identity, and which made the tokens too long to be changed."""
     turned = evidence.measured.turned
     idle = turned < thresholds.IDLE_TURN
@@ -163,18 +158,19 @@ def layers(evidence: Evidence) -> Words | str:
         blamed = largest + 1
         because = (
             f"; layer {blamed} makes the tokens {short(float(growth[largest]), digits=2)} times as "
-            "long, and what layers after it add is small beside them"
+            "long, so later layers change them little"
         )
     words = (
-        f"No layer collapse: layer {layer} does least, and still turns the median token by "
-        f"{radians}."
+        f"No layer collapse: layer {layer} changes tokens least and still turns the median token "
+        f"by {radians}."
     )
     if seen.fate != "absent":
-        where = "" if bool(seen.found.any()) else " in places"
+        under_way = "" if bool(seen.present.any()) else " under way"
         verb = "turns" if sum(usual) <= 1 else "turn"
+        idle_layers = runs_of(usual) or f"layer {layer}"
         words = (
-            f"Layer collapse{where}: {runs_of(usual) or f'layer {layer}'} hardly {verb} the tokens "
-            f"(by {radians} at the least){because}."
+            f"Layer collapse{under_way}: {idle_layers} hardly {verb} the tokens (down to {radians})"
+            f"{because}."
         )
     return Words(seen, words, layer=blamed)
 
@@ -185,8 +181,8 @@ def layers(evidence: Evidence) -> Words | str:
     f"{thresholds.MERGED_DISTANCE:g} of its length, while the tokens as a whole keep "
     f"{thresholds.SHRUNK_RESIDUAL:g} or more of their relative residual",
 )
-def last_token(evidence: Evidence) -> Words | str:
-    """Whether the last token cannot be told from another."""
+def last_token(evidence: RuleEvidence) -> Words | str:
+    """Whether the last token is indistinguishable from another."""
     apart = evidence.measured.last_apart
     lost = (evidence.kept < thresholds.SHRUNK_RESIDUAL).any(0)
     if bool(lost.all()) or evidence.depth is None:
@@ -206,7 +202,7 @@ def last_token(evidence: Evidence) -> Words | str:
         neighbour = int(evidence.measured.last_neighbour[seen.concerned].mode().values)
         since = "the input" if layer == 0 else f"layer {layer}"
         words = (
-            f"Merged last token: from {since} on the last token cannot be told from token "
+            f"Merged last token: from {since} on the last token is indistinguishable from token "
             f"{neighbour} of its text (counted from 0; distance {distance})."
         )
     return Words(seen, words)
@@ -216,49 +212,49 @@ def last_token(evidence: Evidence) -> Words | str:
     "cone",
     f"in some layer the mean cosine between tokens is {thresholds.CONE_COSINE:g} or more, the "
     f"rank {thresholds.FULL_RANK_SHARE:g} or more of the largest possible, and the tokens keep "
-    f"{thresholds.SHRUNK_RESIDUAL:g} or more of their relative residual; it is no loss of rank",
+    f"{thresholds.SHRUNK_RESIDUAL:g} or more of their relative residual; not a loss of rank",
     worst="noted",
     headline="the tokens lie in a cone",
 )
-def cone(evidence: Evidence) -> Words | str:
+def cone(evidence: RuleEvidence) -> Words | str:
     """Whether tokens point the same way, and yet differ."""
     measured = evidence.measured
     lost = (evidence.kept < thresholds.SHRUNK_RESIDUAL).any(0)
     enough = measured.tokens >= thresholds.CONE_TOKENS
     wide = ~lost & enough & (measured.states["rank_share"] >= thresholds.FULL_RANK_SHARE)
     if not bool(wide.any()):
-        few = "the tokens are too few, or have no full rank in any layer"
+        few = "there are too few tokens, or they have no full rank in any layer"
         return _MORE if bool(lost.all()) else few
     highest, at = torch.where(wide, measured.states["mean_cosine"], -math.inf).max(0)
     seen = Sighting(highest >= thresholds.CONE_COSINE, torch.zeros_like(highest) > 0, highest, at)
     figure, layer = seen.typical
     angle = math.degrees(math.acos(max(-1.0, min(1.0, figure))))
     where = "at the input" if layer == 0 else f"at layer {layer}"
-    narrow = f"{where} the mean cosine is {short(figure, digits=2)}, an angle of {angle:.0f}°"
+    narrow = f"{where} the mean cosine is {short(figure, digits=2)} (an angle of {angle:.0f}°)"
     if seen.fate == "absent":
         return Words(seen, f"No cone: at its narrowest, {narrow}.")
     rank = float(measured.states["numerical_rank"][layer].quantile(0.5))
-    return Words(seen, f"Cone: {narrow}, yet the rank is {short(rank)}.")
+    return Words(seen, f"Cone: {narrow}, but the numerical rank is {short(rank)}.")
 
 
 @rule(
     "collapse between texts",
-    "what stands for whole texts (the mean of the tokens in some layer; after the last layer the "
-    "first token, or under a causal mask the last one) "
-    f"has a relative dispersion over the texts below {thresholds.ALIKE_TEXTS:g}, and below "
+    "the vectors that represent texts (the mean of the tokens in some layer; after the last layer "
+    "also the first token, or under a causal mask the last one) "
+    f"have a relative dispersion over the texts below {thresholds.ALIKE_TEXTS:g}, and below "
     f"{thresholds.SHRUNK_TEXTS:g} of that of the untrained twin, where that can tell texts apart; "
     f"under way from {thresholds.SHRUNK_TEXTS:g} of the twin's down",
 )
-def texts(evidence: Evidence) -> Words | str:
+def texts(evidence: RuleEvidence) -> Words | str:
     """Whether texts cannot be told from each other."""
     count = evidence.measured.views.shape[-1]
     if count < thresholds.LEAST_TEXTS:
         return f"it takes {thresholds.LEAST_TEXTS} texts, and there are {count}"
     if evidence.twin is None:
-        return "there is no untrained twin to hold them against"
+        return "there is no untrained twin to compare with"
     mine, fresh = (
-        between_texts(each.views)["relative_dispersion"]
-        for each in (evidence.measured, evidence.twin)
+        between_texts(figures.views)["relative_dispersion"]
+        for figures in (evidence.measured, evidence.twin)
     )
     asked = torch.zeros_like(fresh, dtype=torch.bool)
     asked[:, 0] = True
@@ -278,27 +274,28 @@ def texts(evidence: Evidence) -> Words | str:
     )
     cosine = float(between_texts(evidence.measured.views)["mean_cosine"][layer, view])
     where = "at the input" if layer == 0 else f"at layer {layer}"
-    told = (
-        f"{where} the {VIEWS[view]} of {plural(count, 'text')} has a relative dispersion of "
-        f"{short(float(figure), digits=2)} (mean cosine {short(cosine, digits=4)}), that of the "
-        f"untrained twin {short(float(fresh[layer, view]), digits=2)}"
+    mine_here, fresh_here = (short(float(of[layer, view]), digits=2) for of in (mine, fresh))
+    details = (
+        f"{plural(count, 'text')}, each represented by its {VIEWS[view]}, have a relative "
+        f"dispersion of {mine_here} {where} (mean cosine {short(cosine, digits=4)}), compared with "
+        f"{fresh_here} in the untrained twin"
     )
     if seen.fate == "absent":
-        return Words(seen, f"No collapse between texts: closest to it, {told}.")
+        return Words(seen, f"No collapse between texts: {details}.")
     under_way = "" if seen.fate == "collapse" else " under way"
     part = VIEWS[view] if view else ""
-    return Words(seen, f"Collapse between texts{under_way}: {told}.", part)
+    return Words(seen, f"Collapse between texts{under_way}: {details}.", part)
 
 
 def _sublayers(
-    evidence: Evidence,
+    evidence: RuleEvidence,
     name: str,
-    told: str,
+    clause: str,
     is_bad: Callable[[int, str, float, float, float], bool],
 ) -> Words:
-    """The sublayers that a figure shows not to work, beside other layers and the twin.
+    """The sublayers that a figure shows not to work, compared with other layers and the twin.
 
-    ``told`` is what is said of the first of them, with places for ``figure``.
+    ``clause`` describes the first of them; ``{parts}`` and ``{figure}`` are filled in.
     """
     bad = []
     for part in getattr(evidence.measured, name):
@@ -308,33 +305,32 @@ def _sublayers(
     nothing = torch.tensor([False])
     if not bad:
         return Words(Sighting(nothing, nothing, torch.zeros(1, dtype=torch.float64)), "")
-    bad.sort(key=lambda each: each[0])
+    bad.sort(key=lambda sublayer: sublayer[0])
     layer, _, *figures = bad[0]
-    same = [each[1] for each in bad if each[0] == layer]
-    rest = [f"the {each[1]} of layer {each[0]}" for each in bad if each[0] != layer]
+    same = [sublayer[1] for sublayer in bad if sublayer[0] == layer]
+    rest = [f"the {sublayer[1]} of layer {sublayer[0]}" for sublayer in bad if sublayer[0] != layer]
     more = ", …" if len(rest) > 4 else ""
-    also = f" The same is true of {', '.join(rest[:4])}{more}." if rest else ""
-    this, others, untrained = (short(each, digits=2) for each in figures)
+    also = f" The same applies to {', '.join(rest[:4])}{more}." if rest else ""
+    this, others, untrained = (short(figure, digits=2) for figure in figures)
     beside = [f"{others} in other layers"] if len(evidence.measured.turned) > 1 else []
     beside += [f"{untrained} in the untrained twin"] if evidence.twin is not None else []
-    words = (
-        f"the {' and the '.join(same)} of layer {layer} {told.format(figure=this)}; it is "
-        f"{' and '.join(beside)}.{also}"
-    )
+    parts = f"the {' and the '.join(same)} of layer {layer}"
+    compared = f", compared with {' and '.join(beside)}" if beside else ""
+    words = f"{clause.format(parts=parts, figure=this)}{compared}.{also}"
     at = torch.tensor([figures[0]], dtype=torch.float64)
     return Words(Sighting(~nothing, ~nothing, at, torch.tensor([layer])), words, " and ".join(same))
 
 
 @rule(
     "dead sublayer",
-    "what attention, an MLP or a norm puts out differs from token to token by less than "
-    f"{thresholds.DEAD_SUBLAYER:g} of what it does in the other layers, and by less than in the "
-    f"untrained twin ({thresholds.FEW_OTHERS:g} of it in a model of two layers); or here and in "
-    f"the other layers by less than {thresholds.DEAD_SUBLAYER:g} of what it does in the twin (in "
-    "parts of the state's size); or the logits of attention lie less far apart than in the twin, "
-    f"and less than {thresholds.FAINT_LOGITS:g} of what they do in the other layers",
+    "the output of attention, an MLP or a norm varies between tokens, relative to the norm of the "
+    f"hidden state, by less than {thresholds.DEAD_SUBLAYER:g} of its variation in the other layers "
+    f"and by less than in the untrained twin ({thresholds.FEW_OTHERS:g} of it in a model of two "
+    f"layers); or here and in the other layers by less than {thresholds.DEAD_SUBLAYER:g} of its "
+    "variation in the twin; or the standard deviation of the logits is below that in the twin and "
+    f"below {thresholds.FAINT_LOGITS:g} of that in the other layers",
 )
-def dead(evidence: Evidence) -> Words:
+def dead(evidence: RuleEvidence) -> Words:
     """Whether a sublayer does nothing, or the same to every token."""
     least, several = thresholds.DEAD_SUBLAYER, len(evidence.measured.turned) > 2
 
@@ -346,14 +342,14 @@ def dead(evidence: Evidence) -> Words:
     seen, words, part, *_ = _sublayers(
         evidence,
         "spreads",
-        "tells no tokens apart: its output differs by {figure} of the state's size",
+        "the output of {parts} varies between tokens by {figure} of the hidden state's norm",
         is_dead,
     )
     if not words:
         seen, words, part, *_ = _sublayers(
             evidence,
             "logit_scales",
-            "looks at all tokens alike: its logits have a standard deviation of {figure}",
+            "the logits of {parts} have a standard deviation of {figure}",
             lambda _layer, _part, figure, usual, fresh: (
                 figure < min(fresh, thresholds.FAINT_LOGITS * usual)
             ),
@@ -363,19 +359,21 @@ def dead(evidence: Evidence) -> Words:
 
 @rule(
     "dominating sublayer",
-    f"attention or an MLP puts out more than {thresholds.DOMINANT_SUBLAYER:g} times what the same "
-    "part of the untrained twin does, and what it does in the other layers, in parts of the state "
-    "it is added to, and more than that state; and its output is as much longer than in the "
-    f"other layers, by some weight of it that is unusual by a factor of "
-    f"{thresholds.DOMINANT_WEIGHT:g}, or the state at the input is as much shorter than the twin's",
+    "the output of attention or of an MLP is larger than the hidden state it is added to, and this "
+    f"ratio is more than {thresholds.DOMINANT_SUBLAYER:g} times that in the untrained twin and in "
+    "the other layers; in addition either the output itself is more than "
+    f"{thresholds.DOMINANT_SUBLAYER / 2:g} times that of the other layers and a weight of the "
+    f"sublayer is unusual by a factor of {thresholds.DOMINANT_WEIGHT:g}, or it is in layer 1 and "
+    f"the embeddings have less than {1 / thresholds.DOMINANT_SUBLAYER:g} of the twin's norm",
 )
-def dominating(evidence: Evidence) -> Words:
-    """Whether a sublayer drowns all others, or the embeddings drown in it."""
+def dominating(evidence: RuleEvidence) -> Words:
+    """Whether the output of a sublayer is far larger than all others, or than the embeddings."""
     most, twin = thresholds.DOMINANT_SUBLAYER, evidence.twin
     faint = False
     if twin is not None:
         mine, fresh = (
-            float(each.states["token_norm"][0].quantile(0.5)) for each in (evidence.measured, twin)
+            float(figures.states["token_norm"][0].quantile(0.5))
+            for figures in (evidence.measured, twin)
         )
         faint = mine * most < fresh
     longer = {
@@ -396,9 +394,8 @@ def dominating(evidence: Evidence) -> Words:
         heavy = longer[layer, part] > most / 2 and (layer, part) in unusual_parts
         return heavy or (faint and layer == 1)
 
-    seen, words, part, *_ = _sublayers(
-        evidence, "sizes", "puts out {figure} of the state it is added to", dominates
-    )
+    clause = "the output of {parts} has {figure} times the norm of the hidden state it is added to"
+    seen, words, part, *_ = _sublayers(evidence, "sizes", clause, dominates)
     return Words(
         seen, f"Dominating sublayer: {words}" if words else "No dominating sublayer.", part
     )
@@ -406,11 +403,11 @@ def dominating(evidence: Evidence) -> Words:
 
 @rule(
     "narrow sublayer",
-    "some matrix that the output of attention or of an MLP passes through, or an embedding table, "
+    "a matrix that the output of attention or of an MLP passes through, or an embedding table, "
     f"has fewer than {thresholds.NARROW_DIRECTIONS:g} directions (participation ratio), and fewer "
-    f"than {thresholds.NARROW_SUBLAYER:g} of what the untrained twin and the other layers have",
+    f"than {thresholds.NARROW_SUBLAYER:g} of those in the untrained twin and in the other layers",
 )
-def narrow(evidence: Evidence) -> Words:
+def narrow(evidence: RuleEvidence) -> Words:
     """Whether a sublayer moves all tokens along a few lines."""
     least = math.log(1 / thresholds.NARROW_SUBLAYER)
     matrices = [
@@ -427,22 +424,24 @@ def narrow(evidence: Evidence) -> Words:
 @rule(
     "unusual weights",
     f"a matrix is {thresholds.UNUSUAL_WEIGHT:g} times as large or as small as in the other layers "
-    "and in the untrained twin, or has as many times fewer directions; gains, biases, embeddings, "
-    f"shared blocks {thresholds.UNUSUAL_ALONE:g} times, all layers at once "
-    f"{thresholds.UNUSUAL_EVERYWHERE:g} times; rows of an embedding table lie as many times closer "
-    "together as matrices differ; it need not be a loss",
+    "and in the untrained twin, or its number of directions is smaller by that factor, or the rows "
+    "of an embedding table are closer together by that factor; for gains, biases, embeddings and "
+    f"shared blocks the factor is {thresholds.UNUSUAL_ALONE:g}, for all layers at once "
+    f"{thresholds.UNUSUAL_EVERYWHERE:g}; not necessarily a loss",
     worst="noted",
     headline="unusual weights",
 )
-def unusual(evidence: Evidence) -> Words:
-    """Whether a weight is so unlike others that something happened to it."""
+def unusual(evidence: RuleEvidence) -> Words:
+    """Whether a weight differs so much from others that training does not explain it."""
     return _by_weight(
-        evidence, "unusual weights", [each for each in evidence.suspects if each.is_unusual]
+        evidence,
+        "unusual weights",
+        [suspect for suspect in evidence.suspects if suspect.is_unusual],
     )
 
 
-def _by_weight(evidence: Evidence, name: str, suspects: list[Suspect]) -> Words:
-    """What is judged by weights alone, of all samples; the most unusual weight is described."""
+def _by_weight(evidence: RuleEvidence, name: str, suspects: list[Suspect]) -> Words:
+    """A judgement by weights alone, for all samples; describes the most unusual weight."""
     seen = torch.full_like(evidence.measured.tokens, bool(suspects), dtype=torch.bool)
     figures = torch.zeros_like(evidence.measured.tokens, dtype=torch.float64)
     if not suspects:
@@ -450,7 +449,7 @@ def _by_weight(evidence: Evidence, name: str, suspects: list[Suspect]) -> Words:
     first = suspects[0]
     layers = torch.full_like(evidence.measured.tokens, first.weight.layer)
     rest = len(suspects) - 1
-    more = f" {plural(rest, 'weight')} more {'is' if rest == 1 else 'are'} so." if rest else ""
+    more = f" The same applies to {plural(rest, 'more weight')}." if rest else ""
     return Words(
         Sighting(seen, seen, figures + first.value, layers),
         f"{sentence_case(name)}: {describe(first)}.{more}",

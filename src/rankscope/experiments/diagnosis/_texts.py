@@ -1,4 +1,4 @@
-"""How far whole texts lie apart, layer by layer, by what may stand for them."""
+"""Distances between texts by layer, for the vectors that may represent them."""
 
 from typing import Final
 
@@ -9,7 +9,7 @@ from torch import Tensor
 from rankscope import tables
 from rankscope.core import metrics
 from rankscope.core.theory import thresholds
-from rankscope.experiments.diagnosis._measure import MOST_VALUES, VIEWS, Measured
+from rankscope.experiments.diagnosis._measure import MOST_VALUES, VIEWS, ModelFigures
 from rankscope.streams import stream
 
 TEXTS, TEXT_SPECTRUM = "texts", "spectrum of texts"
@@ -18,7 +18,7 @@ _TINY: Final = 1e-300
 
 
 def between_texts(views: Tensor) -> dict[str, Tensor]:
-    """How far texts lie apart, by layer from 0 and view, as if each were a token of one sample."""
+    """Figures of all texts by layer from 0 and view, as if each text were a token of one sample."""
     x = views.permute(0, 1, 3, 2).flatten(0, 1).double()  # layer and view, text, feature
     spectrum = metrics.spectra(x)
     figures = {
@@ -26,11 +26,11 @@ def between_texts(views: Tensor) -> dict[str, Tensor]:
         "mean_cosine": metrics.mean_cosine(x),
         "effective_rank": spectrum.effective_rank(),
     }
-    return {name: each.double().view(views.shape[:2]) for name, each in figures.items()}
+    return {name: values.double().view(views.shape[:2]) for name, values in figures.items()}
 
 
-def text_rows(measured: Measured, twin: Measured | None) -> list[pl.DataFrame]:
-    """How far texts lie apart, by layer: this model's views, the twin's, and unrelated vectors."""
+def text_rows(measured: ModelFigures, twin: ModelFigures | None) -> list[pl.DataFrame]:
+    """Distances between texts by layer: this model's views, the twin's, and random vectors."""
     frames: list[pl.DataFrame] = []
 
     def add(views: Tensor, variant: str, view: int) -> None:
@@ -73,7 +73,7 @@ def text_rows(measured: Measured, twin: Measured | None) -> list[pl.DataFrame]:
     return frames
 
 
-def text_spectrum(measured: Measured) -> Tensor:
-    """Singular values of the means of all texts, as parts of their sum: (layer, value)."""
+def text_spectrum(measured: ModelFigures) -> Tensor:
+    """Singular values of the means of all texts, as shares of their sum: (layer, value)."""
     sigma = metrics.spectra(measured.views[:, 0].mT.double()).sigma
     return (sigma / sigma.sum(-1, keepdim=True).clamp_min(_TINY))[:, :MOST_VALUES]

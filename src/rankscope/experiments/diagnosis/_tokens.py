@@ -1,4 +1,4 @@
-"""Tokens of a sample beside each other: distances, angles, twins, and which of them are giants."""
+"""Distances and angles between the tokens of a sample, and which tokens are very long."""
 
 from typing import Final
 
@@ -40,7 +40,7 @@ def cosines(x: Tensor) -> Tensor:
 def turn(before: Tensor, after: Tensor, counted: Tensor) -> Tensor:
     """By which angle tokens are turned, in radians: the median over the tokens of each sample.
 
-    Token by token, because one that is much longer than the others would speak for all.
+    Token by token, because one that is much longer than the others would dominate a mean.
     """
     a, b = (_unit(x.to(after.device)) for x in (before, after))
     # Not from the cosine: near one it has lost the digits of a small angle.
@@ -66,16 +66,16 @@ def nearest(x: Tensor, counted: Tensor) -> tuple[Tensor, Tensor]:
 def nearest_to_last(x: Tensor, counted: Tensor) -> tuple[Tensor, Tensor]:
     """The same for the last token of each sample alone: (sample,)."""
     x = x.double()
-    rows, place = torch.arange(len(x), device=x.device), last_token(counted)
-    last = x[rows, place]
+    rows, index = torch.arange(len(x), device=x.device), last_token(counted)
+    last = x[rows, index]
     pairs = counted.clone()
-    pairs[rows, place] = False
+    pairs[rows, index] = False
     apart = (x - last.unsqueeze(1)).norm(dim=-1)
     return _least(apart, last.norm(dim=-1, keepdim=True), x.norm(dim=-1), pairs)
 
 
-def _least(apart: Tensor, own: Tensor, others: Tensor, pairs: Tensor) -> tuple[Tensor, Tensor]:
-    relative = apart / torch.maximum(own, others).clamp_min(_TINY)
+def _least(apart: Tensor, lengths: Tensor, others: Tensor, pairs: Tensor) -> tuple[Tensor, Tensor]:
+    relative = apart / torch.maximum(lengths, others).clamp_min(_TINY)
     distance, neighbour = torch.where(pairs, relative, torch.inf).min(-1)
     return distance.cpu(), neighbour.cpu()
 

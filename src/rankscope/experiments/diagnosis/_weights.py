@@ -112,13 +112,13 @@ def _weights_of_block(layer: int, block: Block, norm_place: str) -> Iterator[Wei
         yield scale
         if getattr(norm, "bias", None) is not None:
             yield Weight(layer, scale.part, f"{key} norm bias", norm, "bias", _same, scale)
-    others = {id(each) for norm in block.norms.values() for each in norm.parameters()}
-    for place, module in attention.scores.named_modules():
+    others = {id(parameter) for norm in block.norms.values() for parameter in norm.parameters()}
+    for path, module in attention.scores.named_modules():
         for name, parameter in module.named_parameters(recurse=False):
             if id(parameter) in others:
                 continue
             if layer == 1 or parameter.ndim == 1:  # one table may serve all layers
-                role = f"score {place}.{name}" if place else f"score {name}"
+                role = f"score {path}.{name}" if path else f"score {name}"
                 yield Weight(layer, "attention", role, module, name, _same)
 
 
@@ -169,9 +169,9 @@ def read_weights(subject: kit.Subject, known: Sequence[Reading] = ()) -> tuple[R
     weights, names = weights_of(subject.network), {}
     if subject.origin is not None:
         weights += outer_weights(subject.origin.model, subject.network)
-        names = {id(each): path for path, each in subject.origin.model.named_parameters()}
-    names = {id(each): path for path, each in subject.network.named_parameters()} | names
-    before = {(each.weight.layer, each.weight.role): each for each in known}
+        names = {id(parameter): path for path, parameter in subject.origin.model.named_parameters()}
+    names = {id(parameter): path for path, parameter in subject.network.named_parameters()} | names
+    before = {(reading.weight.layer, reading.weight.role): reading for reading in known}
 
     def read(weight: Weight, sizes: Mapping[str, float]) -> Reading:
         stored, same = weight.stored, before.get((weight.layer, weight.role))

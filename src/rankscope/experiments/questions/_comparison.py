@@ -1,4 +1,4 @@
-"""What a comparison says: a row for each model, who loses most, where they part, and in what."""
+"""The words of a comparison: which model loses most, where models differ, and in what."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -18,7 +18,7 @@ RESIDUAL: Final = "relative_residual"
 OF_TOKENS: Final = (RESIDUAL, "mean_cosine", "effective_rank", "token_norm")
 METRICS: Final = (*OF_TOKENS, "attention_entropy")
 _APART: Final = 0.1
-"""Medians that differ by no more than this share of the larger do not tell models apart."""
+"""Medians that differ by no more than this share of the larger count as equal."""
 
 
 class At(NamedTuple):
@@ -35,11 +35,11 @@ class At(NamedTuple):
 
 
 @dataclass(frozen=True, eq=False)
-class Measured:
-    """One model and what was measured of it, one number a row.
+class ModelCurve:
+    """One model and its measurements, one number per row.
 
-    ``read`` says what it read, ``weights`` which ones they are; ``own`` whether it was measured
-    here, not read from a file.
+    ``read`` describes the input and ``weights`` the weights; ``measured_here`` is False for a
+    result that was read from a file.
     """
 
     model: Model
@@ -47,22 +47,22 @@ class Measured:
     check: InputCheck | None = None
     read: str = ""
     weights: str = ""
-    own: bool = False
+    measured_here: bool = False
 
     @property
     def name(self) -> str:
-        """What it is called."""
+        """Its label."""
         return self.model.label
 
     @cached_property
     def course(self) -> list[At]:
-        """The relative residual from what it reads to the last layer."""
+        """The relative residual from the input to the last layer."""
         rows = tables.summary(self.table.filter(metric=RESIDUAL)).sort("layer")
         return [At(*row) for row in rows.select("layer", "low", "median", "high").iter_rows()]
 
     @property
     def layers(self) -> int:
-        """How many it has."""
+        """The number of layers."""
         return self.course[-1].layer
 
     @property
@@ -91,17 +91,17 @@ class Measured:
         return float(medians[-1]) if len(medians) else None
 
 
-def _change(one: float, other: float) -> float:
+def _change(first: float, second: float) -> float:
     """A difference as a share of the larger value."""
-    most = max(abs(one), abs(other))
-    return abs(one - other) / most if most else 0.0
+    most = max(abs(first), abs(second))
+    return abs(first - second) / most if most else 0.0
 
 
-def headline(found: Sequence[Measured]) -> Headline:
-    """Who keeps its tokens apart best, and who worst."""
-    most, *_, least = sorted(found, key=lambda each: each.apart)
+def headline(models: Sequence[ModelCurve]) -> Headline:
+    """Which model keeps its tokens apart best, and which worst."""
+    most, *_, least = sorted(models, key=lambda model: model.apart)
     if _change(most.apart, least.apart) <= _APART:
-        return Headline("They keep their tokens about as far apart")
+        return Headline("All models keep their tokens about equally far apart")
     return Headline(
         f"{least.name} keeps its tokens apart best: the relative residual is "
         f"{short(least.apart, digits=2)} at its lowest, {short(most.apart, digits=2)} in "
@@ -109,115 +109,115 @@ def headline(found: Sequence[Measured]) -> Headline:
     )
 
 
-def sentences(found: Sequence[Measured]) -> tuple[str, ...]:
-    """Whose tokens are most alike, where the two furthest apart part, in what, and what training
-    moved."""
-    most, *_, least = sorted(found, key=lambda each: each.apart)
-    alike = min(found, key=lambda each: each.course[-1].median)
+def sentences(models: Sequence[ModelCurve]) -> tuple[str, ...]:
+    """Whose tokens are most alike, where the two extremes separate, and what training changed."""
+    most, *_, least = sorted(models, key=lambda model: model.apart)
+    alike = min(models, key=lambda model: model.course[-1].median)
     lost = (
         f"Tokens become most alike in {most.name}: its relative residual {_fall(most)}. They stay "
         f"furthest apart in {least.name}: its relative residual {_fall(least)}."
     )
     if _change(most.apart, least.apart) <= _APART:
-        lost = f"Tokens are about as far apart in all: the relative residual {_fall(most)}."
+        lost = f"Tokens are about equally far apart in all: the relative residual {_fall(most)}."
     return (
-        f"{lost}{_more_lost(found, most)}",
+        f"{lost}{_more_lost(models, most)}",
         _parting(most, least),
         f"After the last layer tokens are most alike in {alike.name}: a relative residual of "
         f"{alike.course[-1]}.",
-        f"At the end {most.name} and {least.name} {_difference(most, least)}.",
-        *_training(found),
+        f"After the last layer {most.name} and {least.name} {_difference(most, least)}.",
+        *_training(models),
     )
 
 
-def _more_lost(found: Sequence[Measured], alike: Measured) -> str:
-    """Who loses more on the way than the one whose tokens are most alike, which began lower."""
-    most = min(found, key=lambda each: each.kept)
+def _more_lost(models: Sequence[ModelCurve], alike: ModelCurve) -> str:
+    """The model that loses most of its input's residual, if that is another one."""
+    most = min(models, key=lambda model: model.kept)
     if most is alike or _change(most.kept, alike.kept) <= _APART:
         return ""
     return (
-        f" Of what there was at the input {most.name} loses most, down to "
-        f"{short(most.kept, digits=2)} of it."
+        f" Relative to its input, {most.name} loses most: {short(most.kept, digits=2)} of the "
+        "residual remains."
     )
 
 
-def by_step(found: Sequence[Measured]) -> pl.DataFrame | None:
+def by_step(curves: Sequence[ModelCurve]) -> pl.DataFrame | None:
     """Figures of every sample against the step, of checkpoints of one training; None of others."""
-    steps = [each for each in found if each.model.step is not None]
-    if len(steps) < 2 or len({each.model.training for each in steps}) > 1:
+    steps = [curve for curve in curves if curve.model.step is not None]
+    if len(steps) < 2 or len({curve.model.training for curve in steps}) > 1:
         return None
     rows: list[tuple[str, float, int, str, float]] = []
-    for each in steps:
+    for curve in steps:
         for name, (metric, layer) in {
-            "lowest_relative_residual": (RESIDUAL, each.lowest.layer),
-            "last_mean_cosine": ("mean_cosine", each.layers),
-            "last_effective_rank": ("effective_rank", each.layers),
+            "lowest_relative_residual": (RESIDUAL, curve.lowest.layer),
+            "last_mean_cosine": ("mean_cosine", curve.layers),
+            "last_effective_rank": ("effective_rank", curve.layers),
         }.items():
-            own = each.table.filter(metric=metric, layer=layer)
+            values = curve.table.filter(metric=metric, layer=layer)
             rows += [
-                ("step", float(each.model.step or 0), sample, name, value)
-                for sample, value in own.select("sample", "value").iter_rows()
+                ("step", float(curve.model.step or 0), sample, name, value)
+                for sample, value in values.select("sample", "value").iter_rows()
             ]
     rows.sort(key=lambda row: row[3])
     return tables.from_rows(("parameter", "setting", "sample", "metric", "value"), rows)
 
 
-def _fall(measured: Measured) -> str:
+def _fall(measured: ModelCurve) -> str:
     lowest = measured.lowest
     if lowest.layer == 0:
-        return f"never falls below the {lowest} it has at the input"
+        return f"never falls below its value at the input, {lowest}"
     where = f"layer {lowest.layer} of {measured.layers}"
     return f"goes from {short(measured.course[0].median)} at the input to {lowest} at {where}"
 
 
-def _parting(one: Measured, other: Measured) -> str:
-    """From which depth on the samples of two models do not overlap."""
-    steps = max(one.layers, other.layers)
+def _parting(first: ModelCurve, second: ModelCurve) -> str:
+    """The depth from which on the samples of two models do not overlap."""
+    steps = max(first.layers, second.layers)
     start = steps + 1
     for step in range(steps, -1, -1):
-        a, b = (each.course[round(step / steps * each.layers)] for each in (one, other))
+        a, b = (model.course[round(step / steps * model.layers)] for model in (first, second))
         overlap = a.low <= b.high and b.low <= a.high
         if overlap or _change(a.median, b.median) <= _APART:
             break
         start = step
-    pair = f"{one.name} and {other.name}"
+    pair = f"{first.name} and {second.name}"
     if start > steps:
         return (
-            f"After the last layer the samples of {pair} overlap, or their medians differ by less "
-            "than a tenth: in the end they are not told apart."
+            f"After the last layer {pair} do not differ: their samples overlap, or their medians "
+            "differ by less than a tenth."
         )
-    where = f"layer {start}" if one.layers == other.layers else f"{start / steps:.0%} of the depth"
+    depth = f"{start / steps:.0%} of the depth"
+    where = f"layer {start}" if first.layers == second.layers else depth
     return (
-        f"{pair} part at {where if start else 'the input'}: from there on the 10th to 90th "
+        f"{pair} differ from {where if start else 'the input'} on: the 10th to 90th "
         "percentiles of their samples do not overlap, and their medians differ by more than a "
         "tenth."
     )
 
 
-def _difference(one: Measured, other: Measured) -> str:
+def _difference(first: ModelCurve, second: ModelCurve) -> str:
     """The figure in which two models differ most, as a share of the larger value."""
     both = {
         metric: (before, after)
         for metric in METRICS
-        if (before := one.figure(metric)) is not None
-        and (after := other.figure(metric)) is not None
+        if (before := first.figure(metric)) is not None
+        and (after := second.figure(metric)) is not None
     }
-    metric, (before, after) = max(both.items(), key=lambda each: _change(*each[1]))
+    metric, (before, after) = max(both.items(), key=lambda figures: _change(*figures[1]))
     if _change(before, after) <= _APART:
         return "differ by no more than a tenth in every figure"
     title = metric_catalogue.metric(metric).title.lower()
     return f"differ most in {title}, {short(before)} against {short(after)}"
 
 
-def _training(found: Sequence[Measured]) -> list[str]:
-    """What moved from the first checkpoint of a training to its last, if these are some."""
-    steps = [each for each in found if each.model.training]
-    if len(steps) < 2 or len({each.model.training for each in steps}) > 1:
+def _training(curves: Sequence[ModelCurve]) -> list[str]:
+    """The change from the first checkpoint of a training run to the last, if there are any."""
+    steps = [curve for curve in curves if curve.model.training]
+    if len(steps) < 2 or len({curve.model.training for curve in steps}) > 1:
         return []
-    course = [each.lowest.median for each in steps]
+    course = [curve.lowest.median for curve in steps]
     falls = all(after <= before for before, after in pairwise(course))
     rises = all(after >= before for before, after in pairwise(course))
-    how = "falls all the way" if falls else "rises all the way" if rises else "goes up and down"
+    how = "always falls" if falls else "always rises" if rises else "goes up and down"
     first, last = steps[0], steps[-1]
     return [
         f"From {first.name} to {last.name} the smallest relative residual {how}, from "
@@ -225,54 +225,55 @@ def _training(found: Sequence[Measured]) -> list[str]:
     ]
 
 
-def warnings(found: Sequence[Measured]) -> tuple[str, ...]:
-    """What each read, where that needs saying, and whether all read the same."""
+def warnings(curves: Sequence[ModelCurve]) -> tuple[str, ...]:
+    """Problems with the inputs, and whether all models read the same."""
     said = [
-        f"{each.name}: {warning}"
-        for each in found
-        if each.check is not None
-        for warning in each.check.warnings()
+        f"{curve.name}: {warning}"
+        for curve in curves
+        if curve.check is not None
+        for warning in curve.check.warnings()
     ]
     longest = {
-        each.name: max(each.check.lengths)
-        for each in found
-        if each.check is not None and each.check.cut
+        curve.name: max(curve.check.lengths)
+        for curve in curves
+        if curve.check is not None and curve.check.cut
     }
     if len(set(longest.values())) > 1:
         cut = ", ".join(f"{name} at {count} tokens" for name, count in longest.items())
         said.append(
-            f"Texts were cut at different lengths: {cut}; --length {min(longest.values())} gives "
-            "all of them the same."
+            f"Texts were cut at different lengths: {cut}; use --length {min(longest.values())} for "
+            "equal lengths."
         )
-    if len({each.read for each in found} - {""}) > 1 and not all(each.own for each in found):
-        inputs = "; ".join(f"{each.name}, {each.read}" for each in found)
-        said.append(f"They were not measured on the same input: {inputs}.")
+    all_new = all(curve.measured_here for curve in curves)
+    if len({curve.read for curve in curves} - {""}) > 1 and not all_new:
+        inputs = "; ".join(f"{curve.name}, {curve.read}" for curve in curves)
+        said.append(f"The models were not measured on the same input: {inputs}.")
     return tuple(said)
 
 
-def listings(found: Sequence[Measured]) -> tuple[Listing, ...]:
+def listings(curves: Sequence[ModelCurve]) -> tuple[Listing, ...]:
     """A row for each model: its relative residual, other figures, and what it read."""
     residuals, checks = [], []
-    for each in found:
-        at, first, last = each.lowest, each.course[0].median, each.course[-1].median
+    for curve in curves:
+        at, first, last = curve.lowest, curve.course[0].median, curve.course[-1].median
         span = span_of(at.low, at.high)
-        residuals.append((each.name, each.layers, first, at.median, span, at.layer, last))
-        if (read := each.check) is not None:
+        residuals.append((curve.name, curve.layers, first, at.median, span, at.layer, last))
+        if (read := curve.check) is not None:
             cut = (read.unknown_count, read.cut, read.lost_count)
-            checks.append((each.name, read.origin, read.samples, sum(read.lengths), *cut))
+            checks.append((curve.name, read.origin, read.samples, sum(read.lengths), *cut))
     others = {metric: metric_catalogue.metric(metric).title.lower() for metric in METRICS[1:]}
     listed = (
         Listing(
             "Relative residual",
             ("model", "layers", "input", "lowest", "samples", "at layer", "end"),
             tuple(residuals),
-            "Medians over the samples; 0 = all tokens alike. Samples are the 10th to 90th "
-            "percentile where it is lowest.",
+            "Medians over the samples; 0 = all tokens equal. Samples: the 10th to 90th percentile "
+            "at the lowest layer.",
         ),
         Listing(
             "After the last layer",
             ("model", *others.values()),
-            tuple((each.name, *map(each.figure, others)) for each in found),
+            tuple((curve.name, *map(curve.figure, others)) for curve in curves),
             "Medians over the samples; of attention entropy, over all layers and heads as well.",
         ),
         Listing(
@@ -281,4 +282,4 @@ def listings(found: Sequence[Measured]) -> tuple[Listing, ...]:
             tuple(checks),
         ),
     )
-    return tuple(each for each in listed if each.rows)
+    return tuple(listing for listing in listed if listing.rows)

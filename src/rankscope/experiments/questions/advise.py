@@ -1,4 +1,4 @@
-"""Which change of a design would help? Alternatives by prediction, the best of them measured."""
+"""Which change of a design would help? Changes are predicted, and the best are measured."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -36,8 +36,8 @@ ENTRY = kit.question(
             "decades",
             "linear",
             "0 = within every limit",
-            "By how many decades random networks of a design break the limits of tokens kept "
-            "apart, their size, gradients across depth, queries' gradients and entropy, added up; "
+            "By how many decades random networks exceed the limits on relative dispersion, token "
+            "norm, gradients across depth, gradients of queries and attention entropy, summed; "
             "predicted.",
             includes=(0.0,),
         ),
@@ -115,7 +115,7 @@ ENTRY = kit.question(
             "more / before",
             "linear",
             "0 = as many as before",
-            "How many parameters a change adds, as a part of those there were.",
+            "The number of parameters that a change adds, as a share of those before.",
             includes=(0.0,),
         ),
         kit.Metric(
@@ -124,7 +124,7 @@ ENTRY = kit.question(
             "pairs seen / all",
             "linear",
             "1 = every token sees every token",
-            "The part of all pairs of tokens that the masks allow, over the layers.",
+            "The share of all pairs of tokens that the masks allow, over the layers.",
             includes=(0.0, 1.0),
         ),
     ),
@@ -132,7 +132,7 @@ ENTRY = kit.question(
 _Few = Annotated[int, Range(1, 1000)]
 AS_IS = "as it is"
 _LENGTH = 32
-"""Tokens that are read unless others are given; time goes with their square."""
+"""Default number of tokens; the time grows with its square."""
 _CHARTED = "log10_relative_dispersion"
 _LOWEST = -6.0
 """Decades that the chart goes down, where a collapse would make all other differences too small."""
@@ -152,7 +152,7 @@ _SHOWN = (
 
 @dataclass(frozen=True)
 class Config(kit.Question):
-    """How many networks are drawn for all changes, for the best, and measured of the very best."""
+    """The number of draws for all changes and for the best, and of networks that are measured."""
 
     draws: _Few = 8
     first_draws: _Few = 2
@@ -166,13 +166,13 @@ class Config(kit.Question):
         self.subject.refuse_measured(ENTRY.asks.all_tokens)
         if not bool((dispersion(self.subject.x, token_mask=self.subject.token_mask) > 0).all()):
             raise InputError(
-                "the tokens of some sample are all alike, so that there is nothing to keep apart; "
-                "give two different tokens or more."
+                "all tokens of some sample are equal, so there are no differences to keep; give at "
+                "least two different tokens."
             )
 
 
 def cost(config: Config) -> Cost:
-    """What it will take: every change predicted, some again, a few networks measured."""
+    """The cost: every change predicted, some again, a few networks measured."""
     subject = config.subject
     tried = len(advice.changes(drawable(subject.network), subject.x.shape[1])) + 1
     draws = tried * config.first_draws + (1 + config.candidates) * config.draws
@@ -201,20 +201,20 @@ def run(config: Config, on_step: kit.OnStep) -> kit.Result:
         for change, _ in kit.tracked(changes, on_first)
     ]
     best = [
-        Trial.of(each.change, subject, draws=config.draws, seed=seed)
-        for each, _ in kit.tracked(advice.best_of_each_kind(tried)[: config.candidates], on_second)
+        Trial.of(trial.change, subject, draws=config.draws, seed=seed)
+        for trial, _ in kit.tracked(advice.best_of_each_kind(tried)[: config.candidates], on_second)
     ]
-    surely = [each for each in advice.ranked(best) if advice.helps(each, original)]
+    surely = [trial for trial in advice.ranked(best) if advice.helps(trial, original)]
     chosen = [original, *surely[: config.confirmed]]
     original, *confirmed = (
         trial.measure(subject, networks=config.networks, seed=seed)
         for trial, _ in kit.tracked(chosen, on_third)
     )
     helping = [*confirmed, *surely[config.confirmed :]]
-    sure = {each.change for each in helping}
-    latest = {each.change: each for each in [*tried, *best] if each.change not in sure}
+    sure = {trial.change for trial in helping}
+    latest = {trial.change: trial for trial in [*tried, *best] if trial.change not in sure}
     others = advice.ranked(latest.values())
-    charted = [original, *(each for each in helping if each.measured is not None)]
+    charted = [original, *(trial for trial in helping if trial.measured is not None)]
     lowest = min(float(trial.values[_CHARTED].min()) for trial in charted)
     samples, tokens, _ = subject.x.shape
     sentences = list(advice.sentences(original, helping, others, draws=config.draws))
@@ -229,8 +229,8 @@ def run(config: Config, on_step: kit.OnStep) -> kit.Result:
         drawings=(
             kit.Drawing(
                 "by_depth",
-                "The design as it is and the changes that help most: predicted, and measured on "
-                "random networks that share no weight with the prediction.",
+                "The unchanged design and the changes that help most: predicted, and measured on "
+                "random networks that share no weights with the prediction.",
                 _CHARTED,
                 {"lowest": _LOWEST} if lowest < _LOWEST else {},
             ),
@@ -240,12 +240,12 @@ def run(config: Config, on_step: kit.OnStep) -> kit.Result:
 
 
 def _headline(original: Trial, helping: Sequence[Trial]) -> Headline:
-    """Whether anything is missing, and what helps most."""
+    """Whether the design meets all limits, and what helps most."""
     if not original.spread.high:
-        return Headline("The design keeps all limits", "holds")
+        return Headline("The design meets all limits", "holds")
     if not helping:
-        return Headline("The design falls short, and nothing tried helps", "collapse")
-    return Headline(f"The design falls short; most helps: {helping[0].change.words}", "slow")
+        return Headline("Limits are exceeded, and no change that was tried helps", "collapse")
+    return Headline(f"Limits are exceeded; the best change: {helping[0].change.words}", "slow")
 
 
 def _table(trials: Sequence[Trial], charted: Sequence[Trial]) -> pl.DataFrame:
@@ -258,11 +258,11 @@ def _table(trials: Sequence[Trial], charted: Sequence[Trial]) -> pl.DataFrame:
             "predicted_shortfall": trial.spread.mean,
             "measured_shortfall": None if measured is None else measured.spread.mean,
             "log10_measured_dispersion_kept": None if measured is None else measured.kept,
-            **{name: float(each.mean()) for name, each in trial.predicted.figures.items()},
+            **{name: float(values.mean()) for name, values in trial.predicted.figures.items()},
             "parameters_added": trial.price.parameters,
             "context_share": trial.price.context,
         }
-        rows += [(None, trial.change.words, None, None, *each) for each in values.items()]
+        rows += [(None, trial.change.words, None, None, *figure) for figure in values.items()]
     for trial in charted:
         for model, by_metric in (("predicted", trial.values), ("measured", trial.measured_values)):
             rows += [

@@ -1,4 +1,4 @@
-"""What theory promises beside what happens: every bound, layer by layer."""
+"""Bounds of the theory compared with measurements: every bound, layer by layer."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
@@ -16,7 +16,7 @@ from rankscope.results import Role
 
 ENTRY = kit.question(
     "bounds",
-    "What does theory promise?",
+    "What does theory guarantee?",
     asks=kit.Asks(
         samples=4,
         without="skip,mlp,norm",
@@ -35,7 +35,7 @@ OF_ALL_LAYERS: Mapping[str, str] = {
     "log10_depth_bound": "Dong et al. 2021, all layers",
     "log10_depth_input_bound": "bound from the input's norm, all layers",
 }
-"""Bounds on the whole way from the input."""
+"""Bounds from the input to a layer."""
 ROLES: Mapping[str, Role] = dict.fromkeys(
     (*OF_ONE_LAYER.values(), *OF_ALL_LAYERS.values()), "bound"
 )
@@ -45,40 +45,40 @@ _CURVES = {_METRIC: MEASURED, **OF_ONE_LAYER, **OF_ALL_LAYERS}
 
 @dataclass(frozen=True)
 class Config(kit.Question):
-    """Nothing is to be chosen but the subject, all of whose tokens count."""
+    """Only the subject; all of its tokens count."""
 
 
 def cost(config: Config) -> Cost:
-    """What it will take: every layer's scores twice, and best centers."""
+    """The cost: every layer's scores twice, and optimal centers."""
     return Cost.of_deep_trace(config.subject).times(2) + Cost.of_centers(config.subject).times(4)
 
 
 def run(config: Config, on_step: kit.OnStep) -> kit.Result:
-    """The residual of every layer beside its bounds; where one does not apply, why."""
+    """The residual of every layer and its bounds; if one does not apply, the reason."""
     subject = config.subject
     subject.refuse_measured(ENTRY.asks.all_tokens)
-    found = _join(
+    joined = _join(
         [
             bounds(subject.network, batch.x, token_mask=batch.token_mask)
             for batch, _ in kit.tracked(subject.batches(), on_step)
         ]
     )
-    residuals = _as_residuals(found.table)
+    residuals = _as_residuals(joined.table)
     table, drawn = _alike(tables.stack([residuals, _slack(residuals)]))
     # Doubts are notes here.
-    sentences = [*subject.reduced, *replace(found, traced=None).sentences]
+    sentences = [*subject.reduced, *replace(joined, traced=None).sentences]
     if drawn:
         sentences.append(
-            f"The samples differ in which bounds apply to them, so charts show {drawn} alone, to "
-            "which most do; the table has all of them."
+            f"Not all bounds apply to all samples: charts show only {drawn}, to which most bounds "
+            "apply; the table has all samples."
         )
     return ENTRY.result(
         config,
-        question="Does the theory cover this network, and how far is its promise from the truth?",
+        question="Does the theory cover this network, and how tight are its bounds?",
         sentences=sentences,
         table=table,
         about={"residuals": "composite norm, best center"},
-        notes={subject.name: "; ".join(found.doubts)} if found.doubts else {},
+        notes={subject.name: "; ".join(joined.doubts)} if joined.doubts else {},
         drawings=_drawings(table, drawn),
         shown=(_METRIC,),
     )
@@ -90,12 +90,12 @@ def _join(parts: Sequence[Bounds]) -> Bounds:
 
     def joined(layers: Sequence[LayerBounds]) -> LayerBounds:
         values: dict[str, Any] = {}
-        for name in (each.name for each in fields(LayerBounds)):
-            each = [getattr(layer, name) for layer in layers]
-            if isinstance(each[0], Tensor):
-                values[name] = torch.cat(each)
+        for name in (field.name for field in fields(LayerBounds)):
+            entries = [getattr(layer, name) for layer in layers]
+            if isinstance(entries[0], Tensor):
+                values[name] = torch.cat(entries)
             elif name in ("obstacle", "obstacle_a_priori"):
-                values[name] = next(filter(None, each), None)
+                values[name] = next(filter(None, entries), None)
         return replace(layers[0], **values)
 
     layers = tuple(map(joined, zip(*(part.layers for part in parts), strict=True)))
@@ -110,8 +110,8 @@ def _alike(table: pl.DataFrame) -> tuple[pl.DataFrame, str]:
     """
     covered: dict[frozenset[tuple[int, str]], list[int]] = {}
     rows = table.filter(metric=_METRIC)
-    for (sample,), own in rows.group_by("sample", maintain_order=True):
-        places = frozenset(own.select("layer", "variant").iter_rows())
+    for (sample,), rows_of_sample in rows.group_by("sample", maintain_order=True):
+        places = frozenset(rows_of_sample.select("layer", "variant").iter_rows())
         covered.setdefault(places, []).append(sample)
     if len(covered) == 1:
         return table, ""
@@ -125,7 +125,7 @@ def _alike(table: pl.DataFrame) -> tuple[pl.DataFrame, str]:
 
 
 def _drawings(table: pl.DataFrame, drawn: str) -> tuple[kit.Drawing, ...]:
-    """Every chart there are rows for: a network out of the theory's reach has no bound to draw."""
+    """Every chart with rows: a network that the theory does not cover has no bounds."""
     part = {"part": (drawn,)} if drawn else {}
     present = set((table.filter(part=drawn) if drawn else table)["variant"])
     one_layer, all_layers = (
@@ -140,47 +140,47 @@ def _drawings(table: pl.DataFrame, drawn: str) -> tuple[kit.Drawing, ...]:
         charts.append(kit.Drawing("by_depth", caption, metric, only=only, roles=roles, title=title))
 
     if one_layer:
-        caption = "What a layer can leave at most, given its true input."
+        caption = "An upper bound on what a layer leaves, given its true input."
         draw("Bounds on one layer", caption, _METRIC, MEASURED, *one_layer)
-        caption = "By which factor each is above what was measured."
-        draw("How far above the truth they are", caption, _SLACK, *one_layer)
+        caption = "The factor between each bound and the measurement."
+        draw("How tight the bounds are", caption, _SLACK, *one_layer)
     if all_layers or not one_layer:
         caption = (
-            "Bounds on the whole way from the input, from the input's norm alone or with each "
-            "layer's score differences or their spread γ as measured."
+            "Bounds over all layers, from the input's norm alone or with each layer's measured "
+            "score differences or their spread γ."
         )
         draw("Bounds on all layers", caption, _METRIC, MEASURED, *all_layers)
     return tuple(charts)
 
 
 def _as_residuals(table: pl.DataFrame) -> pl.DataFrame:
-    """Bounds and residuals as variants of one metric; whatever else is known keeps its name."""
+    """Bounds and residuals as variants of one metric; other metrics keep their names."""
     metric = pl.col("metric")
     start = table.filter(metric="log10_input_residual", layer=1).with_columns(
         pl.lit(0, dtype=pl.Int64).alias("layer"), pl.lit(_METRIC).alias("metric")
     )
-    whole = pl.concat([start, table.filter(metric != "log10_input_residual")])
-    named = whole.with_columns(
+    with_start = pl.concat([start, table.filter(metric != "log10_input_residual")])
+    named = with_start.with_columns(
         metric.replace_strict(_CURVES, default=MEASURED).alias("variant"),
         pl.when(metric.is_in(list(_CURVES)))
         .then(pl.lit(_METRIC))
         .otherwise(metric)
         .alias("metric"),
     )
-    order = {name: place for place, name in enumerate(_CURVES.values())}
-    place = pl.col("variant").replace_strict(order, return_dtype=pl.Int64)
-    return named.filter(pl.col("value").is_not_null()).sort(place, maintain_order=True)
+    order = {name: position for position, name in enumerate(_CURVES.values())}
+    position = pl.col("variant").replace_strict(order, return_dtype=pl.Int64)
+    return named.filter(pl.col("value").is_not_null()).sort(position, maintain_order=True)
 
 
 def _slack(residuals: pl.DataFrame) -> pl.DataFrame:
     """Each bound less what was measured, in decades; where all tokens are equal there is none."""
     rows = residuals.filter(metric=_METRIC)
     measured = rows.filter((pl.col("variant") == MEASURED) & pl.col("value").is_finite())
-    kept = [name for name in ("layer", "sample", "value", "doubt") if name in rows.columns]
+    columns = [name for name in ("layer", "sample", "value", "doubt") if name in rows.columns]
     apart = rows.filter(pl.col("variant") != MEASURED).join(
-        measured.select(kept), on=["layer", "sample"], suffix=" measured", maintain_order="left"
+        measured.select(columns), on=["layer", "sample"], suffix=" measured", maintain_order="left"
     )
-    either = [pl.col("doubt") | pl.col("doubt measured")] if "doubt" in kept else []
+    either = [pl.col("doubt") | pl.col("doubt measured")] if "doubt" in columns else []
     return apart.select(
         pl.exclude("value", "metric", "doubt", "value measured", "doubt measured"),
         pl.lit(_SLACK).alias("metric"),

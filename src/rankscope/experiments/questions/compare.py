@@ -103,37 +103,37 @@ class Config(kit.Config):
 
 def cost(config: Config) -> Cost:
     """What it will take, as far as the models are at hand; others are looked at once loaded."""
-    at_hand = (each.source for each in config.models if isinstance(each.source, kit.Subject))
+    at_hand = (model.source for model in config.models if isinstance(model.source, kit.Subject))
     return sum((Cost.of_trace(subject, config.metrics) for subject in at_hand), Cost())
 
 
 def run(config: Config, on_step: kit.OnStep) -> kit.Result:
     """Measure every model on the same input, one after the other, and put them side by side."""
-    found = tuple(
-        _measured(each, config, on_part) for each, on_part in kit.tracked(config.models, on_step)
+    curves = tuple(
+        _measured(model, config, on_part) for model, on_part in kit.tracked(config.models, on_step)
     )
-    shared = [name for name in words.OF_TOKENS if all(name in m.table["metric"] for m in found)]
+    shared = [name for name in words.OF_TOKENS if all(name in m.table["metric"] for m in curves)]
     caption = "Each curve is one model on the same input."
-    by_step = words.by_step(found)
+    by_step = words.by_step(curves)
     drawn = () if by_step is None else by_step["metric"].unique(maintain_order=True)
     return ENTRY.result(
         config,
-        title=" and ".join(each.name for each in found) if len(found) == 2 else "",
-        sentences=words.sentences(found),
+        title=" and ".join(curve.name for curve in curves) if len(curves) == 2 else "",
+        sentences=words.sentences(curves),
         # As variants, which charts and tables put side by side; models would each have a panel.
         table=tables.stack(
             [
-                tables.joined({each.name: each.table for each in found}),
+                tables.joined({curve.name: curve.table for curve in curves}),
                 *([] if by_step is None else [by_step]),
             ]
         ),
         about={
-            "input": "; ".join(dict.fromkeys(each.read for each in found if each.read)),
-            "weights": {each.name: each.weights for each in found if each.weights},
+            "input": "; ".join(dict.fromkeys(curve.read for curve in curves if curve.read)),
+            "weights": {curve.name: curve.weights for curve in curves if curve.weights},
         },
-        headline=words.headline(found),
-        warnings=words.warnings(found),
-        listings=words.listings(found),
+        headline=words.headline(curves),
+        warnings=words.warnings(curves),
+        listings=words.listings(curves),
         drawings=(
             *(kit.Drawing("by_setting", metric=metric) for metric in drawn),
             kit.Drawing("by_layer", caption, options={"metrics": shared}),
@@ -142,7 +142,7 @@ def run(config: Config, on_step: kit.OnStep) -> kit.Result:
     )
 
 
-def _measured(model: Model, config: Config, on_step: kit.OnStep) -> words.Measured:
+def _measured(model: Model, config: Config, on_step: kit.OnStep) -> words.ModelCurve:
     if isinstance(model.source, Result):
         on_step(1.0)
         return _from_result(model, model.source)
@@ -160,7 +160,9 @@ def _measured(model: Model, config: Config, on_step: kit.OnStep) -> words.Measur
     except InputError as error:
         raise InputError(f"{model.label}: {error}") from error
     known = subject.provenance()
-    return words.Measured(model, table, subject.check, known["input"], known["weights"], own=True)
+    return words.ModelCurve(
+        model, table, subject.check, known["input"], known["weights"], measured_here=True
+    )
 
 
 def _subject(
@@ -185,12 +187,12 @@ def _subject(
     )
 
 
-def _from_result(model: Model, result: Result) -> words.Measured:
+def _from_result(model: Model, result: Result) -> words.ModelCurve:
     """What a result measured of one network: the whole one, where it has ablations beside it."""
     rows = result.table.filter(pl.col("metric").is_in(words.METRICS))
     variants = rows["variant"].unique() if "variant" in rows.columns else ()
-    whole = next((name for name in _WHOLE if name in variants), None)
-    rows = rows if whole is None else rows.filter(variant=whole)
+    variant = next((name for name in _WHOLE if name in variants), None)
+    rows = rows if variant is None else rows.filter(variant=variant)
     columns = [name for name in ("part", "run", "model", "variant") if name in rows.columns]
     several = columns and rows.select(columns).n_unique() > 1
     layers = "layer" in rows.columns and words.RESIDUAL in rows["metric"]
@@ -200,7 +202,7 @@ def _from_result(model: Model, result: Result) -> words.Measured:
             f"{model.label} {why}, so it cannot be compared; give a result of trace or diagnose."
         )
     read, weights = (str(result.provenance.get(key, "")) for key in ("input", "weights"))
-    return words.Measured(model, rows.drop(columns), read=read, weights=weights)
+    return words.ModelCurve(model, rows.drop(columns), read=read, weights=weights)
 
 
 @checked
@@ -233,14 +235,14 @@ def compare(
     is read: ``inputs`` are texts or token ids, by default the first ``samples`` bundled passages,
     cut to ``length`` tokens: 128 unless given, or as many as a model has positions for.
     """
-    given = Read(None, None, None) if inputs is None else read_inputs(inputs)
-    if given.tensor is not None and given.ids is None:
+    read = Read(None, None, None) if inputs is None else read_inputs(inputs)
+    if read.tensor is not None and read.ids is None:
         raise InputError("models of different widths read texts or token ids, not hidden states.")
     config = Config(
         seed,
         compared_models(models),
-        given.texts,
-        None if given.ids is None else tuple(tuple(row) for row in given.ids),
+        read.texts,
+        None if read.ids is None else tuple(tuple(row) for row in read.ids),
         samples,
         length,
         special_tokens,
@@ -263,7 +265,7 @@ def compared_models(models: Mapping[str, Source] | Sequence[Source]) -> tuple[Mo
     stands for all of them, in the order of their steps, and for itself if it also holds a model; a
     file ``….parquet`` for the result in it. Keys of a mapping are labels.
     """
-    named = models.items() if isinstance(models, Mapping) else [("", each) for each in models]
+    named = models.items() if isinstance(models, Mapping) else [("", model) for model in models]
     listed = [model for label, source in named for model in _of(label, source)]
     if not listed:
         raise InputError("there is nothing to compare; name two or more models or results.")

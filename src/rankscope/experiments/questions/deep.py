@@ -1,4 +1,4 @@
-"""How small does a residual really get? Scaled arithmetic beside float64 and float32."""
+"""How small does a residual get? Scaled arithmetic compared with float64 and float32."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -38,14 +38,14 @@ _PARTED = 1.0
 _DRAWINGS = (
     kit.Drawing(
         "by_depth",
-        "All of it, on a linear axis of exponents.",
+        "All layers, on a linear axis of exponents.",
         RELATIVE,
         roles=FLOORS,
         title="How small it gets",
     ),
     kit.Drawing(
         "by_depth",
-        "The top of it: where plain numbers stop.",
+        "The upper end of it: where plain numbers stop.",
         RELATIVE,
         {"lowest": -24.0},
         {"variant": (SCALED, *FORMATS)},
@@ -58,21 +58,21 @@ _DRAWINGS = (
         "exponential, 1 where it is exponential; it means little while the residual is about 1.",
         "local_exponent",
         only={"variant": (SCALED,)},
-        title="By what law",
+        title="Law of the collapse",
     ),
 )
 
 
 @dataclass(frozen=True)
 class Config(kit.Question):
-    """The matrix norm residuals are taken in, and what is subtracted before."""
+    """The matrix norm of the residuals, and the center."""
 
     in_norm: Norm = "composite"
     center: Center = "mean"
 
 
 def cost(config: Config) -> Cost:
-    """What it will take: scaled arithmetic, and a plain pass in either format."""
+    """The cost: scaled arithmetic, and a plain pass in either format."""
     subject, searched = config.subject, config.center == "optimal"
     passes = Cost.of_deep_trace(subject) + Cost.of_forward(subject).times(3)
     return passes + Cost.of_centers(subject).times(3 * searched)
@@ -157,16 +157,18 @@ def _parting(name: str, true: Sequence[float], summary: pl.DataFrame) -> str:
         if a == b or abs(a - b) <= _PARTED:
             continue
         if math.isnan(b) or not size < math.log10(limits.max):
-            return f"In {name} the numbers themselves overflow at layer {layer}."
+            return f"In {name} the hidden states overflow at layer {layer}."
         if size < math.log10(limits.tiny) + _DIGITS:
             return (
-                f"In {name} the numbers themselves become too small at layer {layer}, "
-                f"{power_of_ten(size)} at most."
+                f"In {name} the hidden states underflow at layer {layer}: they are at most "
+                f"{power_of_ten(size)}."
             )
         return (
-            f"In {name} it is {power_of_ten(b)} at layer {layer}, where it truly is "
-            f"{power_of_ten(a)}: from there on {name} shows its own rounding."
+            f"In {name} it is {power_of_ten(b)} at layer {layer}, but the true value is "
+            f"{power_of_ten(a)}: from there on {name} shows rounding error."
         )
     if len(true) < len(plain):
-        return f"{name} follows it within a factor of ten to layer {len(true) - 1}, as far as sure."
-    return f"{name} follows it to the last layer within a factor of ten."
+        return (
+            f"{name} agrees within a factor of ten to layer {len(true) - 1}; then it is in doubt."
+        )
+    return f"{name} agrees within a factor of ten to the last layer."

@@ -212,30 +212,30 @@ def diagnose(
     ``fix`` is a folder, new or empty, into which the model is written with the repairs that help;
     its own files are not touched.
     """
-    given = Read(None, None, None) if inputs is None else read_inputs(inputs, token_mask)
+    reading = Read(None, None, None) if inputs is None else read_inputs(inputs, token_mask)
     if isinstance(model, Network):
         if loading:
             raise InputError(f"{next(iter(loading))} is about loading a model; this is a network.")
-        if given.tensor is not None:
-            network, x, mask = as_network(model, given.tensor, given.token_mask)
+        if reading.tensor is not None:
+            network, x, mask = as_network(model, reading.tensor, reading.token_mask)
             subject = kit.Subject(network, x, mask, measured, title_of(model))
         elif token_mask is not None or measured is not None:
             raise InputError("token_mask and measured are about hidden states; give them, too.")
         else:
-            read = passages() if given.texts is None else given.texts
+            read = passages() if reading.texts is None else reading.texts
             tokens = 128 if length is None else length
             subject = network_subject(model, read, length=tokens, seed=seed)
-    elif measured is not None or (given.tensor is not None and given.ids is None):
+    elif measured is not None or (reading.tensor is not None and reading.ids is None):
         raise InputError(
             "hidden states and measured are for a Network; a model reads texts or ids."
         )
-    elif token_mask is not None and given.tensor is None:
+    elif token_mask is not None and reading.tensor is None:
         raise InputError("token_mask is about token ids or hidden states; give them, too.")
     else:
         from rankscope.ask import model_subject  # imports Transformers
 
         subject = model_subject(
-            model, given.texts, ids=given.ids, length=length, seed=seed, **loading
+            model, reading.texts, ids=reading.ids, length=length, seed=seed, **loading
         )
     subject = replace(subject, batch_size=whole("batch_size", batch_size, least=1))
     folder = "" if fix is None else str(fix)

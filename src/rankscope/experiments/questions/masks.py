@@ -1,4 +1,4 @@
-"""Masks for one network side by side: what their graphs promise, and how fast tokens agree."""
+"""Masks for one network side by side: what their graphs guarantee, and how fast tokens agree."""
 
 import math
 from collections.abc import Iterator, Sequence
@@ -62,12 +62,12 @@ ENTRY = kit.question(
         ),
         kit.Metric(
             "promised_loss",
-            "Promised loss",
+            "Guaranteed loss",
             "loss in a layer",
             "log",
-            "The part of the differences a layer loses at least",
-            "The part of all differences that the graph and the smallest weight promise to be "
-            "lost in each layer; 0 where they promise nothing.",
+            "The share of the differences a layer loses at least",
+            "The share of all differences that is lost in each layer at least, by the graph and "
+            "the smallest weight; 0 where they guarantee nothing.",
             includes=(1.0,),
         ),
         kit.Metric(
@@ -117,7 +117,7 @@ _MOST_TOKENS_BY_HEAD = 256
 _SEVERAL = 3
 """Radii of depth before a rate is taken for final; earlier, some tokens have not interacted yet."""
 _REFERENCE_LAYERS = 2
-"""The fastest mask's loss over this many layers is what the others are asked for."""
+"""The other masks are compared with the fastest mask's loss over this many layers."""
 
 
 @dataclass(frozen=True)
@@ -138,9 +138,9 @@ class Config(kit.Question):
 
 
 def cost(config: Config) -> Cost:
-    """What it will take: the whole depth, mask by mask."""
-    one = Cost.of_deep_trace(config.subject).times(2)
-    return one.times(len(config.masks) * config.layers / config.subject.network.spec.layers)
+    """The cost: all layers, for every mask."""
+    two_passes = Cost.of_deep_trace(config.subject).times(2)
+    return two_passes.times(len(config.masks) * config.layers / config.subject.network.spec.layers)
 
 
 def _masks_by_name(masks: Sequence[str | Mask]) -> dict[str, Mask]:
@@ -183,21 +183,21 @@ def run(config: Config, on_step: kit.OnStep) -> kit.Result:
         raise InputError(f"depth={depth} is out of range; expected 1 layer or more.")
     exact = subject.to(torch.float64)
     deep = exact.network.repeat(-(-depth // subject.network.spec.layers))
-    found = [
+    outcomes = [
         _measure(name, exact.with_network(deep.with_mask(mask)), mask, depth, on_part)
         for (name, mask), on_part in kit.tracked(masks.items(), on_step)
     ]
-    table = tables.joined({one.name: one.table for one in found})
+    table = tables.joined({outcome.name: outcome.table for outcome in outcomes})
     return ENTRY.result(
         config,
         question="Which mask keeps the tokens apart for how long, and what is left in the end?",
-        sentences=(*subject.reduced, *_sentences(found, depth, deep.spec)),
+        sentences=(*subject.reduced, *_sentences(outcomes, depth, deep.spec)),
         table=table,
-        listings=(_measured(found, tables.summary(table)), _graphs(found)),
+        listings=(_measured(outcomes, tables.summary(table)), _graphs(outcomes)),
         about={"dispersion": "Frobenius norm"},
-        notes=depths.doubts({one.name: one.trace for one in found}),
-        drawings=_drawings(found),
-        shown=(RELATIVE_DISPERSION, *(each for each in BY_MASK if each != "radius")),
+        notes=depths.doubts({outcome.name: outcome.trace for outcome in outcomes}),
+        drawings=_drawings(outcomes),
+        shown=(RELATIVE_DISPERSION, *(metric for metric in BY_MASK if metric != "radius")),
     )
 
 
@@ -249,8 +249,8 @@ def _figures(
     add_by_position("limit_weight", limits)
     if of_heads:
         add("mean_ergodicity", float(torch.cat(of_heads).mean()))
-    for layer, each in enumerate(of_heads, start=1):
-        for head, value in enumerate(each.tolist()):
+    for layer, by_head in enumerate(of_heads, start=1):
+        for head, value in enumerate(by_head.tolist()):
             add("dobrushin", value, layer, head)
     if tokens <= MOST_TOKENS_CUBED:
         products = theory.ergodicity(shared)
@@ -264,11 +264,11 @@ def _figures(
     return tables.from_rows(("layer", "head", "parameter", "setting", "metric", "value"), rows)
 
 
-def _drawings(found: Sequence[Masked]) -> tuple[kit.Drawing, ...]:
+def _drawings(outcomes: Sequence[Masked]) -> tuple[kit.Drawing, ...]:
     # An axis ends below the masks that collapse exponentially, not far below them.
-    ends = [one.law.last for one in found if one.law.kind != "doubly exponential"]
+    ends = [outcome.law.last for outcome in outcomes if outcome.law.kind != "doubly exponential"]
     ends = [end for end in ends if math.isfinite(end)]
-    cut = {"lowest": 1.3 * min(ends) - 1} if ends and len(ends) < len(found) else {}
+    cut = {"lowest": 1.3 * min(ends) - 1} if ends and len(ends) < len(outcomes) else {}
     drawings = (
         kit.Drawing("by_depth", "μ(X) / ‖X‖, Frobenius norms.", RELATIVE_DISPERSION, cut),
         kit.Drawing("by_depth", "μ(X) itself, the measure of Wu et al. 2024.", DISPERSION, cut),
@@ -281,26 +281,26 @@ def _drawings(found: Sequence[Masked]) -> tuple[kit.Drawing, ...]:
         ),
         kit.Drawing(
             "by_setting",
-            "What the tokens hold of each position's input after all layers: the row all products "
-            "of attention matrices tend to (the heads' average, first sample).",
+            "The weight of each position's input in the tokens after all layers: the row to which "
+            "products of attention matrices converge (the heads' average, first sample).",
             "limit_weight",
         ),
     )
-    measured = set(found[0].table["metric"])
-    return tuple(each for each in drawings if each.metric in measured)
+    measured = set(outcomes[0].table["metric"])
+    return tuple(drawing for drawing in drawings if drawing.metric in measured)
 
 
-def _sentences(found: Sequence[Masked], depth: int, spec: Spec) -> Iterator[str]:
+def _sentences(outcomes: Sequence[Masked], depth: int, spec: Spec) -> Iterator[str]:
     """Which mask loses most and least, which cannot collapse, what is not covered or left out."""
-    sure = {one.name: one.law.last for one in found if one.law.sure_to is None}
+    sure = {outcome.name: outcome.law.last for outcome in outcomes if outcome.law.sure_to is None}
     if len(sure) > 1:
-        (least, low), *_, (most, high) = sorted(sure.items(), key=lambda each: each[1])
+        (least, low), *_, (most, high) = sorted(sure.items(), key=lambda entry: entry[1])
         yield (
             f"After {plural(depth, 'layer')} tokens are most alike under {least}, a relative "
             f"dispersion of {power_of_ten(low)}, and least under {most}, {power_of_ten(high)} "
             "(medians over the samples)."
         )
-    apart = [one.name for one in found if not one.facts.quasi_strongly_connected]
+    apart = [outcome.name for outcome in outcomes if not outcome.facts.quasi_strongly_connected]
     if apart:
         whose = "its graph has" if len(apart) == 1 else "their graphs have"
         yield f"{', '.join(apart)} cannot collapse to one point: {whose} no center."
@@ -316,18 +316,18 @@ def _sentences(found: Sequence[Masked], depth: int, spec: Spec) -> Iterator[str]
         "ergodicity coefficients of single heads": _MOST_TOKENS_BY_HEAD,
         "ergodicity coefficients of products and Perron weights": MOST_TOKENS_CUBED,
     }
-    tokens = found[0].facts.tokens
+    tokens = outcomes[0].facts.tokens
     cubic = [f"{what} (above {n:,} tokens)" for what, n in most_tokens.items() if tokens > n]
     if cubic:
         yield f"Left out, because their cost is cubic in the tokens: {' and '.join(cubic)}."
 
 
-def _graphs(found: Sequence[Masked]) -> kit.Listing:
-    """What is known before any weight is."""
+def _graphs(outcomes: Sequence[Masked]) -> kit.Listing:
+    """What the graph of a mask implies, without weights."""
     rows = []
-    for name, facts in ((one.name, one.facts) for one in found):
+    for name, facts in ((outcome.name, outcome.facts) for outcome in outcomes):
         layers = [
-            int(each) if math.isfinite(each) else None for each in (facts.radius, facts.diameter)
+            int(hops) if math.isfinite(hops) else None for hops in (facts.radius, facts.diameter)
         ]
         beside = []  # where a graph is not like most
         if not facts.quasi_strongly_connected:
@@ -339,31 +339,31 @@ def _graphs(found: Sequence[Masked]) -> kit.Listing:
         rows.append((name, facts.edges, len(facts.centers), *layers, "; ".join(beside) or None))
     return kit.Listing(
         "The graphs of the masks",
-        ("mask", "edges", "centers", "radius", "diameter", "beside"),
+        ("mask", "edges", "centers", "radius", "diameter", "also"),
         tuple(rows),
-        f"Of {found[0].facts.tokens} tokens, in the first sample. A center is a token that reaches "
-        "every other. Radius (from the best center) and diameter (between any two tokens) are in "
-        "layers; a dash where some token is never reached.",
+        f"For {outcomes[0].facts.tokens} tokens, in the first sample. A center is a token that "
+        "reaches every other token. Radius (from the best center) and diameter (between any two "
+        "tokens) are in layers; a dash means that some token is never reached.",
     )
 
 
-def _measured(found: Sequence[Masked], summary: pl.DataFrame) -> kit.Listing:
-    """How each mask ends, and how many layers it takes to lose what the fastest loses in two."""
+def _measured(outcomes: Sequence[Masked], summary: pl.DataFrame) -> kit.Listing:
+    """The end of each mask, and the layers it needs to lose what the fastest loses in two."""
     curves = {
-        one.name: depths.sure_medians(summary, RELATIVE_DISPERSION, variant=one.name)
-        for one in found
+        outcome.name: depths.sure_medians(summary, RELATIVE_DISPERSION, variant=outcome.name)
+        for outcome in outcomes
     }
     curves = {name: curve for name, curve in curves.items() if len(curve) > 1}
     layers = min([_REFERENCE_LAYERS, *(len(curve) - 1 for curve in curves.values())])
     fastest = min(curves, key=lambda name: curves[name][layers], default="")
     rows = []
-    for one in found:
-        end, law, pace = depths.law_entries(one.law)
-        needed = None
-        if one.name in curves and one.facts.quasi_strongly_connected:
+    for outcome in outcomes:
+        end, law, pace = depths.law_entries(outcome.law)
+        needed, facts = None, outcome.facts
+        if outcome.name in curves and facts.quasi_strongly_connected:
             target = curves[fastest][layers]
-            needed = layers_to(curves[one.name], target, one.law, radius=one.facts.radius)
-        rows.append((one.name, end, one.different_laws or law, pace, needed))
+            needed = layers_to(curves[outcome.name], target, outcome.law, radius=facts.radius)
+        rows.append((outcome.name, end, outcome.different_laws or law, pace, needed))
     return kit.Listing(
         "Relative dispersion under each mask",
         ("mask", *LAW_COLUMNS, f"layers to lose what {fastest} loses in {layers}"),
@@ -374,7 +374,7 @@ def _measured(found: Sequence[Masked], summary: pl.DataFrame) -> kit.Listing:
     )
 
 
-def layers_to(curve: Sequence[float], target: float, found: Law, *, radius: float = 1.0) -> str:
+def layers_to(curve: Sequence[float], target: float, law: Law, *, radius: float = 1.0) -> str:
     """After how many layers a curve is at or below a target, measured or to come.
 
     >>> layers_to([0.0, -1.0, -2.0], -2.0, Law("exponential", 1.0, -1.0, -2.0))
@@ -384,7 +384,7 @@ def layers_to(curve: Sequence[float], target: float, found: Law, *, radius: floa
     reached = [layer for layer, value in enumerate(curve) if value <= target]
     if reached:
         return str(reached[0])
-    if depth < _SEVERAL * radius or found.kind != "exponential":
+    if depth < _SEVERAL * radius or law.kind != "exponential":
         return f"more than {depth}"
-    more = depth + (target - curve[-1]) / found.rate
+    more = depth + (target - curve[-1]) / law.rate
     return f"about {short(round(more))}"

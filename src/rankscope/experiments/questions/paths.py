@@ -20,21 +20,21 @@ ENTRY = kit.question(
     asks=kit.Asks(wide="sums over many paths mean nothing in half precision"),
 )
 _NOTICEABLE = 0.01
-"""Part of the residual that is worth telling."""
+"""Share of the residual that is worth a sentence."""
 _SHARE = "residual_share"
 _BY_LENGTH = kit.Drawing(
     "by_length",
     "A path takes one head, or the skip, in every layer; its length is the number of layers it "
     "does not skip. Everything that depends on the input (attention, the scale of norms, the "
-    "gates of MLPs) is frozen at its value there, which makes the network linear, and what all "
-    "paths of one length contribute is added up exactly. The share of the residual is the norm "
-    "of the differences between tokens that those paths contribute, over that of the whole; "
-    "shares need not sum to one, because contributions can cancel.",
+    "gates of MLPs) is frozen, which makes the network linear, so the contributions of all paths "
+    "of one length add up exactly. The share of the residual is the norm of the differences "
+    "between tokens that these paths contribute, over that of the output; shares need not sum to "
+    "one, because contributions can cancel.",
     _SHARE,
 )
 _BY_HEAD = kit.Drawing(
     "head_map",
-    "What all paths through a head carry to the output, with everything else frozen.",
+    "The contribution of all paths through a head to the output, with everything else frozen.",
     _SHARE,
 )
 
@@ -49,14 +49,14 @@ class Config(kit.Question):
 
 
 def cost(config: Config) -> Cost:
-    """What it will take: in each layer a stream for every length so far, or for every head."""
+    """The cost: in each layer a stream for every length so far, or for every head."""
     spec = config.subject.network.spec
     lengths = spec.layers if config.max_length is None else min(config.max_length, spec.layers)
     streams = (lengths + 3) / 2 + config.by_head * spec.layers * spec.heads / 2
     samples, tokens, _ = config.subject.x.shape
     at_once = 4.0 * min(samples, config.subject.batch_size) * tokens * (lengths + 1)
-    held = Cost(bytes=at_once * (4 * spec.width + 2 * spec.mlp_width))
-    return Cost.of_forward(config.subject).times(streams) + held
+    activations = Cost(bytes=at_once * (4 * spec.width + 2 * spec.mlp_width))
+    return Cost.of_forward(config.subject).times(streams) + activations
 
 
 def run(config: Config, on_step: kit.OnStep) -> kit.Result:
@@ -70,12 +70,12 @@ def run(config: Config, on_step: kit.OnStep) -> kit.Result:
     error, complete = math.nan, True
     for batch, on_part in kit.tracked(config.subject.batches(), on_step):
         masks = {"token_mask": batch.token_mask, "measured": batch.measured}
-        found = path_lengths(
+        lengths = path_lengths(
             network, batch.x, count=config.count, max_length=config.max_length, **masks
         )
-        measured = [found.table]
+        measured = [lengths.table]
         if batch.start == 0:
-            error, complete = found.reconstruction_error, found.complete
+            error, complete = lengths.reconstruction_error, lengths.complete
         if config.by_head:
             on_part(0.5)
             measured.append(head_shares(network, batch.x, **masks).table)
@@ -121,7 +121,7 @@ def path_study(
 
 
 def _shares_sentence(summary: pl.DataFrame) -> str:
-    """What the shares at the last layer say."""
+    """Which lengths have the largest shares at the last layer."""
     rows = summary.filter(pl.col("length").is_not_null()).sort("length")
     last = rows.filter(pl.col("layer") == pl.col("layer").max().over("metric"))
     shares, parts = (
@@ -130,13 +130,12 @@ def _shares_sentence(summary: pl.DataFrame) -> str:
     most, largest = parts.index(max(parts)), shares.index(max(shares))
     if parts[most] < _NOTICEABLE:
         return (
-            f"No paths make a noticeable part of the residual, the most those of length {most}, "
-            f"{short(parts[most], digits=2)} of it: it comes from the biases."
+            f"No path length has a noticeable share of the residual (the largest is "
+            f"{short(parts[most], digits=2)}, length {most}): it comes from the biases."
         )
     words = (
-        f"Paths of length {most} make the largest part of the residual: "
-        f"{short(parts[most], digits=2)} of it, "
-        "projected on the whole, where all lengths and the biases add up to one"
+        f"Paths of length {most} contribute most to the residual: {short(parts[most], digits=2)} "
+        "of it (projected on the residual, where all lengths and the biases add up to one)"
     )
     if largest != most:
         words += (
@@ -149,11 +148,11 @@ def _shares_sentence(summary: pl.DataFrame) -> str:
 
 
 def _exactness(paths: int, error: float, *, complete: bool) -> str:
-    """How many paths were added up, and how well their sum rebuilds the network."""
+    """The number of paths, and how well their sum reconstructs the network."""
     many = f"{paths:,}" if paths < 10**15 else power_of_ten(math.log10(paths))
     if not complete:
         return f"There are {many} paths; the longest were left out."
     return (
-        f"All {many} attention paths were added up; with the biases they rebuild every layer "
-        f"to {short(error, digits=1)} (relative)."
+        f"The sum of all {many} attention paths and the biases reconstructs every layer with a "
+        f"relative error of {short(error, digits=1)}."
     )

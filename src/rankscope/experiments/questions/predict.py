@@ -64,7 +64,7 @@ class Config(kit.Question):
 
 
 def cost(config: Config) -> Cost:
-    """What it will take: the draws, and one network in float64."""
+    """The cost: the draws, and one network in float64."""
     subject = config.subject
     drawn = Cost.of_prediction(subject, config.draws, gradients=config.gradients)
     return drawn + Cost.of_trace(subject, (DISPERSION, *OF_TOKENS)).times(2)
@@ -76,7 +76,7 @@ def run(config: Config, on_step: kit.OnStep) -> kit.Result:
     subject.refuse_measured(ENTRY.asks.all_tokens)
     spec = drawable(subject.network)
     on_prediction, on_measured = kit.parts(on_step, 3, 1)
-    found = predict(
+    prediction = predict(
         spec,
         subject.x,
         draws=config.draws,
@@ -88,11 +88,11 @@ def run(config: Config, on_step: kit.OnStep) -> kit.Result:
     on_prediction(1.0)
     is_model = "origin" in subject.about or subject.network.seed is None
     name = _MODEL if is_model else _NETWORK
-    exponents = float(found.values[EXPONENT].nan_to_num(neginf=-1e9).amin()) < _SMALL
+    exponents = float(prediction.values[EXPONENT].nan_to_num(neginf=-1e9).amin()) < _SMALL
     shown = [EXPONENT if exponents else DISPERSION, *OF_TOKENS]
-    shown += [metric for metric in GRADIENTS if metric in found.metrics]
-    parts = {"predicted": found.table}
-    sentences = [*map(str, found.verdict), _side(config, spec)]
+    shown += [metric for metric in GRADIENTS if metric in prediction.metrics]
+    parts = {"predicted": prediction.table}
+    sentences = [*map(str, prediction.verdict), _side(config, spec)]
     if not is_model:
         sentences.append(f"It is initialised with {spec.initialised}.")
     labels = ["predicted"] * len(sentences)
@@ -101,10 +101,10 @@ def run(config: Config, on_step: kit.OnStep) -> kit.Result:
             subject, exponents=exponents, gradients=config.gradients, seed=config.draw_seed
         )
     except RankscopeError as error:
-        sentences.append(f"{sentence_case(name)} could not be measured beside it: {error}")
+        sentences.append(f"{sentence_case(name)} could not be measured: {error}")
         labels.append("measured")
     else:
-        sentences += _comparison(config, name, found, measured, shown)
+        sentences += _comparison(config, name, prediction, measured, shown)
         labels += ["measured"] * (len(sentences) - len(labels))
         # The logarithm always, so that tables of designs that collapse and of such that do not fit.
         logarithm = measured.filter(metric=DISPERSION).with_columns(
@@ -112,29 +112,29 @@ def run(config: Config, on_step: kit.OnStep) -> kit.Result:
         )
         parts[name] = tables.stack([measured, logarithm])
     on_measured(1.0)
-    if found.width_error:
+    if prediction.width_error:
         sentences.append(
-            "Entries of Xavier's weights are uniform, and taken for normal here: an error of about "
-            f"{short(found.width_error)} where tokens are spread over all features."
+            "Xavier weights are uniform but treated as normal here, an error of about "
+            f"{short(prediction.width_error)} where tokens are spread over all features."
         )
         labels.append("")
     return ENTRY.result(
         config,
-        question="What will this design do to its tokens, before it has weights?",
-        headline=_headline(found),
+        question="What will this design do to its tokens at initialisation?",
+        headline=_headline(prediction),
         sentences=sentences,
         labels=labels,
         table=tables.joined(parts).filter(pl.col("metric").is_in([*shown, EXPONENT])),
-        notes={"the prediction": found.notes["doubt"]} if found.notes else None,
+        notes={"the prediction": prediction.notes["doubt"]} if prediction.notes else None,
         about={"predicted": f"{plural(config.draws, 'draw')} of {spec.describe()}"},
         drawings=_drawings(name, shown, config.draws),
         shown=tuple(metric for metric in shown if metric in _TOLD),
     )
 
 
-def _headline(found: Prediction) -> Headline:
-    """What is bad about it, the worst first; else that there is nothing."""
-    kinds = [outcome.kind for outcome in found.verdict]
+def _headline(prediction: Prediction) -> Headline:
+    """The problems that are predicted, the worst first."""
+    kinds = [outcome.kind for outcome in prediction.verdict]
     for tone, bad in _BAD.items():
         if any(kind in bad for kind in kinds):
             every = [kind for group in _BAD.values() for kind in group if kind in kinds]
@@ -143,25 +143,25 @@ def _headline(found: Prediction) -> Headline:
 
 
 def _side(config: Config, spec: Spec) -> str:
-    """On which side of the map a design is: whether tokens that are nearly alike part or meet."""
+    """Whether tokens that are nearly alike diverge or converge."""
     x, mask = config.subject.x[:1], config.subject.token_mask
     mask = None if mask is None else mask[:1]
     center = mean_center(x.double(), mask).unsqueeze(-2)
     near = center + _NEAR * (x.double() - center)
     few = min(config.draws, _FEW)
-    found = predict(spec, near, draws=few, seed=config.draw_seed, token_mask=mask)
-    logs = found.values[EXPONENT].mean((1, 2))
+    prediction = predict(spec, near, draws=few, seed=config.draw_seed, token_mask=mask)
+    logs = prediction.values[EXPONENT].mean((1, 2))
     # The first layer also gives the tokens the sizes that later ones find.
     start, end = min(1, spec.layers - 1), min(_STEPS, spec.layers)
     rate = float(logs[end] - logs[start]) / (end - start)
     if not math.isfinite(rate):
-        return "Tokens that are nearly alike are all alike after a few layers."
+        return "Tokens that are nearly equal become exactly equal after a few layers."
     if abs(rate) < _LEVEL:
-        return "Tokens that are nearly alike stay so: the design is between collapse and chaos."
+        return "Nearly equal tokens keep their distance: the design is between collapse and chaos."
     side = "chaos" if rate > 0 else "collapse"
     return (
-        f"Tokens that are nearly alike differ by {power_of_ten(rate)} times as much after a layer, "
-        f"beside their size: the design is on the side of {side}."
+        f"A layer multiplies the relative distance between nearly equal tokens by "
+        f"{power_of_ten(rate)}: the design is on the side of {side}."
     )
 
 
@@ -171,9 +171,9 @@ def _expected(draws: int) -> float:
 
 
 def _drawings(name: str, shown: Sequence[str], draws: int) -> tuple[kit.Drawing, ...]:
-    band = f"The band is that of the networks drawn, the line beside it {name}"
+    band = f"The band shows the networks drawn, the line {name}"
     captions = (
-        f"{band}; {_expected(draws):.0%} of the figures of a network drawn anew lie in it.",
+        f"{band}; {_expected(draws):.0%} of the figures of another draw lie in it.",
         f"{band}. Gradients of a random linear function of the last layer.",
     )
     kinds = (
@@ -187,49 +187,49 @@ def _drawings(name: str, shown: Sequence[str], draws: int) -> tuple[kit.Drawing,
 
 
 def _comparison(
-    config: Config, name: str, found: Prediction, measured: pl.DataFrame, shown: Sequence[str]
+    config: Config, name: str, prediction: Prediction, measured: pl.DataFrame, shown: Sequence[str]
 ) -> Iterator[str]:
-    """Whether the network that was measured lies in the band, and where it is furthest from it."""
+    """How much of the measured network lies in the band."""
     counts: dict[str, tuple[int, int]] = {}
     for metric in shown:
         title = metric_catalogue.metric(metric).title
         what = "gradients" if metric in GRADIENTS else title[:1].lower() + title[1:]
-        before, here = counts.get(what, (0, 0)), _inside(found, measured, metric)
+        before, here = counts.get(what, (0, 0)), _inside(prediction, measured, metric)
         counts[what] = (before[0] + here[0], before[1] + here[1])
     inside, places = (sum(count[at] for count in counts.values()) for at in (0, 1))
     if not places:
-        yield f"Networks of this design differ by rounding alone, and so does {name} from them."
+        yield f"Networks of this design, and {name}, differ only by rounding."
         return
     if name == _MODEL:
-        init, model = found.spec.init, "the model itself, whose weights are no such draw"
+        init, model = prediction.spec.init, "the model with its own weights"
         if config.subject.about.get("origin") == "random":
             model = "the model as its library initialises it"
         yield (
-            f"What is predicted is the architecture at initialisation, {init}; what is measured is "
-            f"{model}."
+            f"The prediction is for the architecture at initialisation, {init}; the measurement is "
+            f"for {model}."
         )
     of = "layers and samples" if len(config.subject.x) > 1 else "layers"
-    each = ", ".join(f"{what} at {some} of {all_}" for what, (some, all_) in counts.items() if all_)
+    hits = ", ".join(f"{what} at {some} of {all_}" for what, (some, all_) in counts.items() if all_)
     yield (
-        f"{sentence_case(name)} is inside the band of 10 to 90 % with {inside / places:.0%} of its "
-        f"figures, one drawn anew with {_expected(config.draws):.0%}; by {of}, {each}."
+        f"{inside / places:.0%} of the figures of {name} lie in the band of 10 to 90 %; "
+        f"{_expected(config.draws):.0%} are expected. By {of}: {hits}."
     )
 
 
-def _inside(found: Prediction, measured: pl.DataFrame, metric: str) -> tuple[int, int]:
+def _inside(prediction: Prediction, measured: pl.DataFrame, metric: str) -> tuple[int, int]:
     """At how many layers after the input, and samples, a metric lies in the band, and of how many.
 
-    Where networks differ by no more than rounding, to lie inside is no merit and is not counted.
+    Points where networks differ only by rounding are not counted.
     Each sample is compared with the draws for itself: samples differ more than networks do.
     """
     rows = measured.filter(pl.col("metric") == metric, pl.col("layer") > 0)
     inside, places = 0, 0
     least = 0.0 if metric_catalogue.metric(metric).scale == "log" else 1.0
-    for (sample,), own in rows.group_by("sample"):
-        values = found.values[metric][:, :, sample : sample + 1]
-        band = replace(found, values={metric: values}, even_entropy=None).band(metric)
-        at = own["layer"].to_torch()
-        value = own["value"].to_torch()
+    for (sample,), rows_of_sample in rows.group_by("sample"):
+        values = prediction.values[metric][:, :, sample : sample + 1]
+        band = replace(prediction, values={metric: values}, even_entropy=None).band(metric)
+        at = rows_of_sample["layer"].to_torch()
+        value = rows_of_sample["value"].to_torch()
         low, high = band.low[at], band.high[at]
         slack = _ROUNDING * value.abs().clamp(min=least)
         varied = high - low > slack

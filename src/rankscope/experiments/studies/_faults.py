@@ -69,10 +69,10 @@ def make_model(family: str, layers: int, seed: int) -> nn.Module:
         model = makers[family]().eval()
     generator = stream(seed, "zoo", "weights", family)
     with torch.no_grad():
-        for place, module in model.named_modules():
+        for path, module in model.named_modules():
             if isinstance(module, nn.Embedding):
                 if family != "t5":
-                    size = 0.15 if "pos" in place or "wpe" in place else 0.5
+                    size = 0.15 if "pos" in path or "wpe" in path else 0.5
                     module.weight *= size / module.weight.std()
                 continue
             for parameter in module.parameters(recurse=False):
@@ -124,9 +124,9 @@ def _rank_one(value: Tensor, generator: torch.Generator) -> Tensor:
 
 
 def _one_row(value: Tensor, _generator: torch.Generator) -> Tensor:
-    kept = torch.zeros_like(value)
-    kept[0] = value[0]
-    return kept
+    first_row = torch.zeros_like(value)
+    first_row[0] = value[0]
+    return first_row
 
 
 def _as_drawn(value: Tensor, generator: torch.Generator) -> Tensor:

@@ -23,7 +23,7 @@ from rankscope.core.metrics import residual, stable_rank
 from rankscope.core.network import Network
 from rankscope.core.tracing import Trace, trace
 from rankscope.experiments import depths, kit, norm_outcomes
-from rankscope.experiments.norm_cases import FACTORS, SWEEPS, Setting, Settings, random_network
+from rankscope.experiments.norm_cases import FACTORS, SWEEPS, NormSetting, Settings, random_network
 from rankscope.experiments.norm_outcomes import NOTE, list_cases
 
 ENTRY = kit.study(
@@ -68,7 +68,7 @@ class Config(kit.Config):
     draws: int = 4
 
     @property
-    def cases(self) -> dict[str, Setting]:
+    def cases(self) -> dict[str, NormSetting]:
         """All cases by their names."""
         return {name: setting for _, group in self.factors for name, setting in group}
 
@@ -99,16 +99,16 @@ def judge(config: Config, measured: depths.Measured) -> kit.Answer:
 def _describe(config: Config) -> str:
     """What all cases have in common."""
     return (
-        f"Base: {Setting()}; {config.layers} layers, {config.deeper} times as many where a sample "
-        f"is still apart, and again where it is level, one draw of weights, {config.samples} "
-        "passages. Every case differs from it in what its name says. The search has "
+        f"Base: {NormSetting()}; {config.layers} layers, {config.deeper} times as many where a "
+        f"sample is still apart, and again where it is level, one draw of weights, "
+        f"{config.samples} passages. Each case changes what its name says. The search has "
         f"{config.draws} draws of weights and {config.samples} passages for each setting."
     )
 
 
-def _case(config: Config, name: str, setting: Setting, on_step: kit.OnStep) -> depths.Measured:
+def _case(config: Config, name: str, setting: NormSetting, on_step: kit.OnStep) -> depths.Measured:
     """All three formats; where some sample has not collapsed, with many more layers."""
-    x, token_mask = depths.Texts(setting.width, setting.tokens, config.samples, config.seed)()
+    x, token_mask = depths.Passages(setting.width, setting.tokens, config.samples, config.seed)()
 
     def deep(layers: int) -> tuple[Network, Trace]:
         network = random_network(setting, layers, config.seed)
@@ -121,11 +121,11 @@ def _case(config: Config, name: str, setting: Setting, on_step: kit.OnStep) -> d
     if norm_outcomes.some_stay(scaled.table):
         network, scaled = deep(config.deeper**2 * config.layers)
     on_step(0.75)
-    found = {depths.SCALED: depths.dispersions(scaled.table.filter(metric=depths.RELATIVE))}
+    by_format = {depths.SCALED: depths.dispersions(scaled.table.filter(metric=depths.RELATIVE))}
     for format_, dtype in depths.FORMATS.items():
         plain = network if dtype == torch.float64 else network.float()
-        found[format_] = trace(plain, x.to(dtype), metrics=PLAIN, token_mask=token_mask).table
-    table = tables.joined({name: tables.joined(found)}, column="model")
+        by_format[format_] = trace(plain, x.to(dtype), metrics=PLAIN, token_mask=token_mask).table
+    table = tables.joined({name: tables.joined(by_format)}, column="model")
     return depths.Measured(table, depths.doubts({name: scaled}))
 
 
@@ -136,7 +136,9 @@ def _still_apart(traced: Trace) -> bool:
     return bool((last["value"] > math.log10(norm_outcomes.DIFFERENT)).any())
 
 
-def _search(config: Config, name: str, setting: Setting, on_step: kit.OnStep) -> depths.Measured:
+def _search(
+    config: Config, name: str, setting: NormSetting, on_step: kit.OnStep
+) -> depths.Measured:
     """Which runs' tokens stay apart, their share, and their stable rank, by logit scale."""
     settings = [
         replace(setting, logits=logits, shared=shared)
@@ -144,12 +146,12 @@ def _search(config: Config, name: str, setting: Setting, on_step: kit.OnStep) ->
         for logits in config.scales
     ]
     rows: list[tuple[Any, ...]] = []
-    for one, _ in kit.tracked(settings, on_step):
-        ends = [_end(config, one, config.seed + draw) for draw in range(config.draws)]
-        apart = torch.cat([each for each, _ in ends]).double()
+    for varied, _ in kit.tracked(settings, on_step):
+        ends = [_end(config, varied, config.seed + draw) for draw in range(config.draws)]
+        apart = torch.cat([apart for apart, _ in ends]).double()
         ranks = torch.cat([rank for _, rank in ends])
-        layers = norm_outcomes.REPEATED if one.shared else norm_outcomes.FRESH
-        label = (name, layers, "logit_scale", one.logits)
+        layers = norm_outcomes.REPEATED if varied.shared else norm_outcomes.FRESH
+        label = (name, layers, "logit_scale", varied.logits)
         # Chart and words then have one figure.
         rows.append((*label, 0, norm_outcomes.SHARE, float(apart.mean())))
         rows += [
@@ -163,9 +165,9 @@ def _search(config: Config, name: str, setting: Setting, on_step: kit.OnStep) ->
     return depths.Measured(tables.from_rows(names, rows), {})
 
 
-def _end(config: Config, setting: Setting, seed: int) -> tuple[Tensor, Tensor]:
+def _end(config: Config, setting: NormSetting, seed: int) -> tuple[Tensor, Tensor]:
     """Of every passage under one draw of weights: whether tokens still differ; the stable rank."""
-    x, token_mask = depths.Texts(setting.width, setting.tokens, config.samples, seed)()
+    x, token_mask = depths.Passages(setting.width, setting.tokens, config.samples, seed)()
     with torch.no_grad():
         y = random_network(setting, config.search_layers, seed)(x, token_mask)
     size = residual(y, norm="fro", relative=True, token_mask=token_mask)
@@ -174,14 +176,14 @@ def _end(config: Config, setting: Setting, seed: int) -> tuple[Tensor, Tensor]:
 
 def sentences(config: Config, table: pl.DataFrame) -> tuple[str, ...]:
     """Where tokens stay apart and of which rank, how long others did, what plain formats say."""
-    found = norm_outcomes.outcomes(table)
-    if not found:
+    outcomes = norm_outcomes.outcomes(table)
+    if not outcomes:
         return ()
     return (
-        norm_outcomes.domain(found, config.cases),
-        *norm_outcomes.poles(found),
-        *norm_outcomes.stall(found),
-        norm_outcomes.noise(found),
+        norm_outcomes.domain(outcomes, config.cases),
+        *norm_outcomes.poles(outcomes),
+        *norm_outcomes.stall(outcomes),
+        norm_outcomes.noise(outcomes),
     )
 
 
@@ -194,12 +196,12 @@ def search_sentences(config: Config, table: pl.DataFrame) -> tuple[str, ...]:
 def _parts(config: Config, table: pl.DataFrame) -> Iterator[kit.Part]:
     """The cases, factor by factor, and the search."""
     ends = norm_outcomes.outcomes(table)
-    for place, (factor, group) in enumerate(config.factors):
+    for number, (factor, group) in enumerate(config.factors):
         cases = {name: ends[name] for name, _ in group}
         yield kit.Part(
             factor.capitalize(),
-            (_describe(config),) if not place else (),
-            (list_cases(f"Relative dispersion: {factor}", cases, "" if place else NOTE),),
+            (_describe(config),) if not number else (),
+            (list_cases(f"Relative dispersion: {factor}", cases, "" if number else NOTE),),
             (
                 kit.Drawing(
                     "by_depth",

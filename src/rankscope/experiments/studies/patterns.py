@@ -1,4 +1,4 @@
-"""Other attention patterns against the same yardstick: which law does pure attention follow?"""
+"""Other attention patterns: which law does pure attention follow under each of them?"""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -31,7 +31,7 @@ CHARTS = (
 
 @checked
 @dataclass(frozen=True)
-class Pattern:
+class ScorePattern:
     """A kind of scores under its name; ``only_full`` if it pools the keys of all tokens."""
 
     name: str
@@ -45,15 +45,15 @@ class Config(depths.DeepConfig):
 
     heads: int = 4
     masks: tuple[str, ...] = ("full", "causal")
-    patterns: tuple[Pattern, ...] = (
-        Pattern("dot product", "dot"),
-        Pattern("linear kernel", network.LinearKernel()),
-        Pattern("Linformer", network.Linformer(segments=8), only_full=True),
-        Pattern("Gaussian kernel", network.GaussianKernel()),
-        Pattern("sparsemax", network.Sparsemax()),
-        Pattern("sink", network.Sink()),
-        Pattern("ALiBi", network.ALiBi()),
-        Pattern("rotary", network.Rotary()),
+    patterns: tuple[ScorePattern, ...] = (
+        ScorePattern("dot product", "dot"),
+        ScorePattern("linear kernel", network.LinearKernel()),
+        ScorePattern("Linformer", network.Linformer(segments=8), only_full=True),
+        ScorePattern("Gaussian kernel", network.GaussianKernel()),
+        ScorePattern("sparsemax", network.Sparsemax()),
+        ScorePattern("sink", network.Sink()),
+        ScorePattern("ALiBi", network.ALiBi()),
+        ScorePattern("rotary", network.Rotary()),
     )
 
 

@@ -79,19 +79,19 @@ class Config(kit.Config):
 class Map:
     """What is varied in a design, and how far."""
 
-    place: str
+    placement: str
     parameter: str
     settings: tuple[float, ...]
 
     @property
     def name(self) -> str:
         """What the design is called."""
-        return _PLACES[self.place]
+        return _PLACES[self.placement]
 
     def spec(self, config: Config, setting: float) -> Spec:
         """The design at one setting."""
-        place: dict[str, Any] = (
-            {"norm": "none"} if self.place == "none" else {"norm_place": self.place}
+        placement: dict[str, Any] = (
+            {"norm": "none"} if self.placement == "none" else {"norm_place": self.placement}
         )
         varied: dict[str, dict[str, Any]] = {
             SCALE: {"init": Init("lecun", setting)},
@@ -104,7 +104,7 @@ class Map:
             config.layers,
             heads,
             config.width,
-            **{"init": "lecun", **place, **varied[self.parameter]},
+            **{"init": "lecun", **placement, **varied[self.parameter]},
         )
 
     def chosen(self, count: int) -> tuple[float, ...]:
@@ -119,13 +119,13 @@ def maps(config: Config) -> list[Map]:
     unknown = {*config.places, config.base} - set(_PLACES)
     if unknown:
         raise InputError(f"there is no norm place {min(unknown)!r}; choose {', '.join(_PLACES)}.")
-    found = [
-        *(Map(place, SCALE, config.scales) for place in config.places),
+    every = [
+        *(Map(placement, SCALE, config.scales) for placement in config.places),
         Map(config.base, SKIP, config.skips),
         Map(config.base, WINDOW, tuple(map(float, config.windows))),
         Map(config.base, HEADS, tuple(map(float, config.head_counts))),
     ]
-    return [each for each in found if each.settings]
+    return [map_ for map_ in every if map_.settings]
 
 
 def measure(config: Config, on_step: kit.OnStep) -> kit.Measured[None]:
@@ -170,11 +170,11 @@ def judge(config: Config, measured: kit.Measured[None]) -> kit.Answer:
     )
 
 
-def _predicted(label: Label, found: Prediction) -> Iterator[tuple[Any, ...]]:
+def _predicted(label: Label, prediction: Prediction) -> Iterator[tuple[Any, ...]]:
     """A row for every figure, layer and draw, and for the layer at which each draw collapses."""
     model, parameter, setting = label
-    curves = {name: values.flatten(1) for name, values in found.values.items()}
-    even = found.even_entropy
+    curves = {name: values.flatten(1) for name, values in prediction.values.items()}
+    even = prediction.even_entropy
     assert even is not None  # predict tells it
     curves[_SHARE] = curves["attention_entropy"] / even[:, :1].clamp(min=1e-300)
     if _GRADIENT in curves:  # what is no number has been infinite on its way back
@@ -188,16 +188,16 @@ def _predicted(label: Label, found: Prediction) -> Iterator[tuple[Any, ...]]:
 
 
 def _measured(
-    config: Config, label: Label, spec: Spec, texts: Tensor, found: Prediction
+    config: Config, label: Label, spec: Spec, texts: Tensor, prediction: Prediction
 ) -> Iterator[tuple[Any, ...]]:
     """The same of one random network, whose weights are from a stream of their own."""
     model, parameter, setting = label
     seed = stream_seed(config.seed, "phases", "measured", *map(str, label))
     network = Network.random(spec, seed=seed, dtype=torch.float64)
-    gradients = _GRADIENT in found.metrics
+    gradients = _GRADIENT in prediction.metrics
     subject = kit.Subject(network, texts)
     rows = counterpart(subject, gradients=gradients, seed=seed).sort("layer")
-    even = found.even_entropy
+    even = prediction.even_entropy
     assert even is not None  # predict tells it
     for layer, name, value in rows.select("layer", "metric", "value").iter_rows():
         if name == "attention_entropy":
@@ -218,8 +218,8 @@ def first_below(values: Sequence[float]) -> float:
 def boundary(table: pl.DataFrame, model: str, parameter: str, threshold: float) -> str:
     """Where on one map the tokens collapse: at which settings, and how soon."""
     rows = table.filter(model=model, parameter=parameter, variant=PREDICTED)
-    found = rows.filter(metric=COLLAPSE_LAYER).sort("setting")
-    reached = dict(zip(found["setting"].to_list(), found["value"].to_list(), strict=True))
+    crossings = rows.filter(metric=COLLAPSE_LAYER).sort("setting")
+    reached = dict(zip(crossings["setting"].to_list(), crossings["value"].to_list(), strict=True))
     layers = int(rows["layer"].max())  # type: ignore[arg-type]  # there are layers
     name = f"{sentence_case(parameter.replace('_', ' '))}, {model}"
     inside = [not math.isnan(layer) for layer in reached.values()]
@@ -232,10 +232,8 @@ def boundary(table: pl.DataFrame, model: str, parameter: str, threshold: float) 
             f"{short(settings[-1])} within {plural(layers, 'layer')}; the relative dispersion "
             f"stays above {math.floor(100 * lowest) / 100:g}."
         )
-    soonest, latest = (
-        pick((each for each in settings if not math.isnan(reached[each])), key=reached.__getitem__)
-        for pick in (min, max)
-    )
+    crossed = [setting for setting in settings if not math.isnan(reached[setting])]
+    soonest, latest = (pick(crossed, key=reached.__getitem__) for pick in (min, max))
     ends = f"soonest at layer {reached[soonest]:.0f} ({short(soonest)})"
     if reached[latest] != reached[soonest]:
         ends += f", latest at layer {reached[latest]:.0f} ({short(latest)})"
@@ -262,7 +260,7 @@ def _ranges(settings: Sequence[float], inside: Sequence[bool]) -> str:
 
 
 def agreement(table: pl.DataFrame, draws: int) -> Iterator[str]:
-    """How measured networks lie beside the draws, and where they are furthest from their mean."""
+    """How measurements agree with the draws, and where they differ most from their mean."""
     rows = table.filter(pl.col("metric") != COLLAPSE_LAYER)
     value, low, high = pl.col("value"), pl.col("low"), pl.col("high")
     drawn = (
@@ -289,13 +287,13 @@ def agreement(table: pl.DataFrame, draws: int) -> Iterator[str]:
     if draws > 1:
         expected = (draws - 1) / (draws + 1)
         yield (
-            f"Of {measured.height:,} measured figures {share:.0%} lie between the least and the "
+            f"Of {measured.height:,} measured figures {share:.0%} lie between the smallest and the "
             f"largest of {plural(draws, 'draw')}, where {expected:.0%} are expected of networks "
             "from one law."
         )
     furthest = [_furthest(part) for _, part in measured.group_by("metric", maintain_order=True)]
     yield (
-        "Measured beside the geometric mean of the draws, the largest differences: "
+        "The largest differences between measurements and the geometric mean of the draws: "
         f"{'; '.join(furthest)}."
     )
 
@@ -327,7 +325,7 @@ def _drawings(config: Config) -> tuple[kit.Drawing, ...]:
         ),
         kit.Drawing(
             "phase_map",
-            f"{means}; the line is where attention has a quarter of the entropy it could have.",
+            f"{means}; the line is where attention has a quarter of the uniform entropy.",
             _SHARE,
             {"boundary": 0.25, "lowest": 0.0, "highest": 1.0},
         ),

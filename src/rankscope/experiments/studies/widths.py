@@ -20,7 +20,7 @@ from rankscope.numerals import MINUS, power_of_ten
 ENTRY = kit.study(
     "widths",
     "What sets the speed of the collapse",
-    question="How does the constant C of r' = C r³ move with the shape of the network?",
+    question="How does the constant C of r' = C r³ depend on the shape of the network?",
     seconds=10,
 )
 SCALE = "init_scale"
@@ -89,14 +89,14 @@ def judge(config: Config, measured: kit.Measured[None]) -> kit.Answer:
     chart = kit.Drawing(
         "by_setting",
         f"One number varied at a time, the others at {base}; samples are draws of the weights, "
-        "each with a passage of its own.",
+        "each with its own passage.",
         _METRIC,
     )
     listing = kit.Listing(
-        "How C goes with each number",
+        "How C depends on each number",
         ("number", "from", "to", "power", "factor in all"),
         tuple(rows),
-        "C goes like this power of the number (least squares over all draws).",
+        "C is proportional to this power of the number (least squares over all draws).",
     )
     return kit.Answer(
         [
@@ -110,7 +110,7 @@ def judge(config: Config, measured: kit.Measured[None]) -> kit.Answer:
 
 
 def _check(config: Config) -> None:
-    """Raise unless every setting is known and can be had: counts are whole, all are positive."""
+    """Raise unless every setting is known and valid: positive, and a whole number if a count."""
     known = dict(config.base)
     if config.draws < 1 or not config.sweeps:
         raise InputError(f"{len(config.sweeps)} sweeps leave nothing to measure.")
@@ -118,8 +118,8 @@ def _check(config: Config) -> None:
         if name not in known:
             raise InputError(f"there is no {name!r} to vary; choose among {', '.join(known)}.")
         for setting in settings:
-            whole = name == SCALE or float(setting).is_integer()
-            if not (setting > 0 and whole):
+            allowed = name == SCALE or float(setting).is_integer()
+            if not (setting > 0 and allowed):
                 raise InputError(f"{name}={setting} cannot be built; use positive whole numbers.")
 
 

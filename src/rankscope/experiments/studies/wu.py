@@ -29,8 +29,8 @@ CHARTS = tuple(
         "by_depth", f"Straight curves are exponential. {words}", metric, {"lowest": _LOWEST}
     )
     for metric, words in {
-        depths.DISPERSION: "Where a curve leaves the panel, the tokens go on growing alike.",
-        depths.RELATIVE_DISPERSION: "As a part of the tokens' own size.",
+        depths.DISPERSION: "Where a curve leaves the panel, tokens continue to become alike.",
+        depths.RELATIVE_DISPERSION: "Relative to the tokens' norm.",
     }.items()
 )
 
@@ -104,7 +104,7 @@ def measure(config: Config, on_step: kit.OnStep) -> depths.Measured:
 
 
 def judge(_: Config, measured: depths.Measured) -> kit.Answer:
-    """For each set of parts, where μ ends under each mask, and how it went there."""
+    """For each set of parts, the last μ under each mask, and its law."""
     summary = tables.summary(measured.table)
     sentences, listings = [], []
     for model in summary["model"].unique(maintain_order=True).to_list():
@@ -132,7 +132,7 @@ def judge(_: Config, measured: depths.Measured) -> kit.Answer:
 
 
 def random_subject(config: Config) -> kit.Subject:
-    """As many fresh layers as are asked for, and bundled passages."""
+    """A network with the requested number of layers, and bundled passages."""
     spec = Spec(
         config.depth,
         config.heads,
@@ -169,5 +169,5 @@ def _course(law: Law) -> str:
     if law.kind in ("doubly exponential", "equal"):
         return law.kind
     if law.kind == "undecided":
-        return "too few layers to see how it goes on"
+        return "too few layers to see a law"
     return f"× {power_of_ten(law.rate, digits=3)} a layer over the second half"

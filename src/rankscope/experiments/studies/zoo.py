@@ -1,7 +1,7 @@
 """Models broken on purpose, and healthy ones: does a diagnosis find the fault, its cause, a repair?
 
-Every model is tiny, of an architecture that ``rankscope.load`` converts, and drawn here. A fault is
-a change of a few weights of one part; what counts as found was written down with it.
+Every model is tiny, randomly initialised, and of an architecture that ``rankscope.load`` converts.
+A fault changes a few weights of one part; it states what counts as finding it.
 """
 
 import math
@@ -73,7 +73,7 @@ ENTRY = kit.study(
             "share",
             "linear",
             "0 = none of them alarms",
-            "Whether anything is said to be wrong with a model that nothing was done to.",
+            "Whether the diagnosis reports a problem in a model that was not changed.",
             includes=(0.0, 1.0),
         ),
     ),
@@ -98,8 +98,8 @@ class Config(kit.Config):
 
 
 @dataclass(frozen=True)
-class Case:
-    """One model, broken or not, and what was said about it."""
+class DiagnosedModel:
+    """One model, broken or not, and its diagnosis."""
 
     family: str
     fault: str
@@ -115,13 +115,13 @@ class Case:
 
     @property
     def bad(self) -> list[Finding]:
-        """What was found, the worst first."""
+        """The findings that are bad, the worst first."""
         order = {"collapse": 0, "slow": 1, "noted": 2}
-        found = [each for each in self.mended.found if each.fate in order]
-        return sorted(found, key=lambda each: order[each.fate])
+        findings = [finding for finding in self.mended.findings if finding.fate in order]
+        return sorted(findings, key=lambda finding: order[finding.fate])
 
     @property
-    def place(self) -> tuple[int, str] | None:
+    def location(self) -> tuple[int, str] | None:
         """The layer and part that are blamed."""
         if self.mended.causes:
             first = self.mended.causes[0]
@@ -133,14 +133,14 @@ class Case:
     @property
     def place_right(self) -> bool:
         """Whether that is where the model was broken."""
-        if self.place is None or self.place[0] != self.layer:
+        if self.location is None or self.location[0] != self.layer:
             return False
-        named = self.place[1]
+        named = self.location[1]
         return any(part in named or (named and named in part) for part in self.parts)
 
     @property
     def cause_right(self) -> bool:
-        """Whether a weight that was changed is named, with a figure that tells the change."""
+        """Whether the cause names a weight that was changed, with a figure that was changed."""
         figures = FAULTS[self.fault].figures
         return any(
             path in self.paths and suspect.figure in figures
@@ -161,10 +161,9 @@ class Case:
 
     @property
     def false_alarm(self) -> bool:
-        """Whether something is said to be wrong."""
-        return any(each.fate in ("collapse", "slow") for each in self.mended.found) or bool(
-            self.mended.causes
-        )
+        """Whether the diagnosis reports a problem."""
+        fates = {finding.fate for finding in self.mended.findings}
+        return bool(fates & {"collapse", "slow"} or self.mended.causes)
 
 
 def subject_of(model: nn.Module, config: Config) -> kit.Subject:
@@ -206,10 +205,12 @@ def break_model(
 
 def _roles(subject: kit.Subject, model: nn.Module, fault: Fault, layer: int) -> dict[str, Weight]:
     if not fault.embeddings:
-        return {each.role: each for each in weights_of(subject.network) if each.layer == layer}
+        return {
+            weight.role: weight for weight in weights_of(subject.network) if weight.layer == layer
+        }
     body: Any = getattr(model, "base_model", model)
     table = body.get_input_embeddings()
-    words = (each for each in outer_weights(model, subject.network) if each.module is table)
+    words = (weight for weight in outer_weights(model, subject.network) if weight.module is table)
     return {"words": next(words)}
 
 
@@ -231,49 +232,49 @@ def cases(config: Config) -> Iterator[tuple[str, str, int, int]]:
             yield family, "", config.seed + number, 0
 
 
-def measure(config: Config, on_step: kit.OnStep) -> kit.Measured[list[Case]]:
-    """Break every model in every way, and look at as many that nothing was done to."""
-    found = []
+def measure(config: Config, on_step: kit.OnStep) -> kit.Measured[list[DiagnosedModel]]:
+    """Diagnose every model with every fault, and as many healthy ones."""
+    diagnosed = []
     for (family, fault, seed, layer), _ in kit.tracked(list(cases(config)), on_step):
         case = look(config, family, fault, seed, layer)
         if case is not None:
-            found.append(case)
+            diagnosed.append(case)
     rows: list[tuple[Any, ...]] = []
-    for number, case in enumerate(found):
+    for number, case in enumerate(diagnosed):
         broken = ("place_right", "cause_right", "half_restored")
         for name in broken if case.fault else ("false_alarm",):
             value = float(getattr(case, name))
             rows.append((case.family, case.fault or "healthy", number, name, value))
     table = tables.from_rows(("model", "variant", "sample", "metric", "value"), rows)
-    return kit.Measured(table, facts=found)
+    return kit.Measured(table, facts=diagnosed)
 
 
-def look(config: Config, family: str, fault: str, seed: int, layer: int) -> Case | None:
-    """One model, diagnosed by its figures, rules, causes and repairs; None if it cannot be."""
+def look(config: Config, family: str, fault: str, seed: int, layer: int) -> DiagnosedModel | None:
+    """One model, diagnosed by its figures, rules, causes and repairs; None if it lacks the part."""
     subject = subject_of(make_model(family, config.layers, seed), config)
     if not fault:
-        return Case(family, "", seed, 0, (), (), examine(subject, seed))
-    whole = subject_of(make_model(family, config.layers, seed), config)
+        return DiagnosedModel(family, "", seed, 0, (), (), examine(subject, seed))
+    intact = subject_of(make_model(family, config.layers, seed), config)
     assert subject.origin is not None
     changed = break_model(subject, FAULTS[fault], layer, seed)
     if changed is None:
         return None
     subject = subject_of(subject.origin.model, config)
-    case = Case(family, fault, seed, layer, *changed, examine(subject, seed))
-    return beside_intact(case, whole)
+    case = DiagnosedModel(family, fault, seed, layer, *changed, examine(subject, seed))
+    return beside_intact(case, intact)
 
 
-def beside_intact(case: Case, intact: kit.Subject) -> Case:
+def beside_intact(case: DiagnosedModel, intact: kit.Subject) -> DiagnosedModel:
     """With the first finding that the intact model does not show, and its figure there."""
     twin, measured = case.mended.fresh, measured_of(intact)
-    shown = {(each.kind, each.fate) for each in judge_few(intact, twin, measured)}
+    shown = {(finding.kind, finding.fate) for finding in judge_few(intact, twin, measured)}
     for finding in case.bad:
         if (finding.kind, finding.fate) not in shown:
             return replace(case, lost=finding, healthy=health_of(finding, measured, twin))
     return case
 
 
-def judge(_config: Config, measured: kit.Measured[list[Case]]) -> kit.Answer:
+def judge(_config: Config, measured: kit.Measured[list[DiagnosedModel]]) -> kit.Answer:
     """How often each was right, and a table of every model that was broken."""
     broken = [case for case in measured.facts if case.fault]
     healthy = [case for case in measured.facts if not case.fault]
@@ -283,11 +284,11 @@ def judge(_config: Config, measured: kit.Measured[list[Case]]) -> kit.Answer:
         "restored at least half-way": _share([case.half_restored for case in broken]),
         "false alarms": _share([case.false_alarm for case in healthy]),
     }
-    told = ", ".join(f"{name} {share:.0%}" for name, share in shares.items())
+    listed = ", ".join(f"{name} {share:.0%}" for name, share in shares.items())
     return kit.Answer(
         [
             f"Of {plural(len(broken), 'model')} broken on purpose and {len(healthy)} healthy ones: "
-            f"{told}."
+            f"{listed}."
         ],
         key_figures=shares,
         listings=(_listing(broken),),
@@ -300,12 +301,13 @@ def _share(flags: Sequence[bool]) -> float:
     return sum(flags) / len(flags) if flags else math.nan
 
 
-def _listing(broken: Sequence[Case]) -> kit.Listing:
+def _listing(broken: Sequence[DiagnosedModel]) -> kit.Listing:
     rows = []
     for case in broken:
-        where = "nowhere" if case.place is None else f"layer {case.place[0]}, {case.place[1]}"
+        layer, part = case.location or (None, "")
+        where = "nowhere" if layer is None else f"layer {layer}, {part}"
         why = case.mended.causes[0].sentence if case.mended.causes else "no cause"
-        marks = ["yes" if each else "no" for each in (case.place_right, case.cause_right)]
+        marks = ["yes" if right else "no" for right in (case.place_right, case.cause_right)]
         restored = "yes" if case.half_restored else "no"
         finding = case.bad[0].kind if case.bad else "nothing"
         true = f"layer {case.layer}, {case.parts[0]}"
