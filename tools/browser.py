@@ -19,7 +19,7 @@ MISSING = (
 
 def on_the_system() -> str | None:
     """A browser on the path."""
-    return next((found for name in NAMES if (found := shutil.which(name))), None)
+    return next((path for name in NAMES if (path := shutil.which(name))), None)
 
 
 def of_playwright() -> str | None:
@@ -45,16 +45,16 @@ def install() -> str | None:
     for way in ways:
         print("installing a browser for the tests:", " ".join(way), flush=True)
         subprocess.run(way, check=False)
-        found = find()
-        if found:
-            return found
+        path = find()
+        if path:
+            return path
     return None
 
 
 def main() -> None:
     """Say which browser there is, after installing one if there was none."""
-    found = find() or install()
-    sys.exit(MISSING if found is None else None)
+    path = find() or install()
+    sys.exit(MISSING if path is None else None)
 
 
 if __name__ == "__main__":

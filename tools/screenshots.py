@@ -46,7 +46,7 @@ SHOTS = {
 
 
 LAB = (
-    "layers=48&heads=1&width=4&skip=1&norm=sphere&place=post&shared=yes&init=orthogonal"
+    "layers=48&heads=1&width=4&skip=1&norm=sphere&norm_place=post&shared=yes&init=orthogonal"
     "&sharpness=50&mask=causal"
 )
 """The lab's state in its picture: tokens that settle at two poles of the sphere."""
@@ -63,7 +63,7 @@ def take(browser: Browser, name: str, shot: Shot) -> Path:
             (Path(folder) / MODEL).symlink_to(Path(package.origin).parent / "model")
         subprocess.run(command, check=True, stdout=subprocess.DEVNULL, cwd=folder)
         (path, *_) = sorted(
-            each for each in Path(folder).glob("*.html") if each.stem != "reproduce"
+            path for path in Path(folder).glob("*.html") if path.stem != "reproduce"
         )
         page = browser.new_page(viewport={"width": shot.width, "height": shot.height})
         page.goto(path.as_uri())
@@ -98,11 +98,11 @@ def main() -> None:
     unknown = [name for name in asked if name not in (*SHOTS, "lab")]
     if unknown:
         sys.exit(f"there is no picture {unknown[0]!r}; choose from {', '.join(SHOTS)}, lab.")
-    found = find()
-    if found is None:
+    chromium = find()
+    if chromium is None:
         sys.exit(MISSING)
     with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=found, args=["--no-sandbox"])
+        browser = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
         for name in asked:
             taken = take_lab(browser) if name == "lab" else take(browser, name, SHOTS[name])
             print(taken, flush=True)

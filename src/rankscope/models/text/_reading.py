@@ -172,15 +172,15 @@ class InputCheck:
             raise InputError("there is no sample to check; give the tokens of at least one.")
         nothing = {"special": (), "unknown": (), "lost": 0}
         for name, none in nothing.items():
-            found = getattr(self, name) or (none,) * self.samples
-            object.__setattr__(self, name, found)
-            if len(found) != self.samples:
+            entries = getattr(self, name) or (none,) * self.samples
+            object.__setattr__(self, name, entries)
+            if len(entries) != self.samples:
                 raise InputError(
-                    f"{name} is about {plural(len(found), 'sample')}, tokens about {self.samples}; "
+                    f"{name} is about {plural(len(entries), 'sample')}, tokens about {self.samples}; "
                     "give an entry for each sample."
                 )
         for tokens, marked in zip(self.tokens * 2, self.special + self.unknown, strict=True):
-            if any(not 0 <= place < len(tokens) for place in marked):
+            if any(not 0 <= position < len(tokens) for position in marked):
                 raise InputError(f"{marked} are no positions among {plural(len(tokens), 'token')}.")
 
     @property
@@ -191,7 +191,7 @@ class InputCheck:
     @property
     def lengths(self) -> tuple[int, ...]:
         """Tokens of each sample, special ones among them."""
-        return tuple(len(each) for each in self.tokens)
+        return tuple(len(row) for row in self.tokens)
 
     @property
     def cut(self) -> int:
@@ -245,31 +245,31 @@ class InputCheck:
 
     def warnings(self) -> tuple[str, ...]:
         """What a reader must know before believing a figure, in sentences; mostly nothing."""
-        told = []
+        sentences = []
         samples, share = plural(self.samples, "sample"), self._unknown_of_all
         unfit = sum(share > UNFIT_SHARE for share in self.unknown_shares)
         if not self.fits:
-            told.append(
+            sentences.append(
                 f"{share} are unknown to the tokeniser: this text is not what the model reads, and "
                 "figures on it mean nothing."
             )
         elif self.unknown_share >= WARNED_SHARE:
-            told.append(
+            sentences.append(
                 f"{share} ({self.unknown_share:.0%}) are unknown to the tokeniser; all of them "
                 "look the same to the model, which makes tokens more alike than the text is."
             )
         elif unfit:
-            told.append(f"In {unfit:,} of {samples} most tokens are unknown to the tokeniser.")
+            sentences.append(f"In {unfit:,} of {samples} most tokens are unknown to the tokeniser.")
         alone = sum(length < 2 for length in self.lengths)
         if self.origin == "noise images":
-            told.append(
+            sentences.append(
                 "The model saw images of noise, since there were no others; what it does to real "
                 "ones may differ."
             )
         elif alone:
             has = "has a single token" if alone == 1 else "have a single token each"
-            told.append(f"{alone:,} of {samples} {has}, which has nothing to differ from.")
-        return tuple(told)
+            sentences.append(f"{alone:,} of {samples} {has}, which has nothing to differ from.")
+        return tuple(sentences)
 
     def summary(self, read_from: str) -> str:
         """How much was read, and where from, in a few words."""
@@ -306,7 +306,7 @@ def check_texts(texts: Sequence[str], *, length: int = 128) -> InputCheck:
     Nothing is unknown: a word outside the bundled vocabulary is spelled in bytes.
     """
     tokenizer = Tokenizer.bundled()
-    whole = [tokenizer.pieces(text) for text in texts]
-    tokens = tuple((*row[: min(length, len(row)) - 1], row[-1]) for row in whole)
-    lost = tuple(len(row) - len(kept) for row, kept in zip(whole, tokens, strict=True))
+    rows = [tokenizer.pieces(text) for text in texts]
+    tokens = tuple((*row[: min(length, len(row)) - 1], row[-1]) for row in rows)
+    lost = tuple(len(row) - len(shortened) for row, shortened in zip(rows, tokens, strict=True))
     return InputCheck("text", tokens, tuple((0, len(row) - 1) for row in tokens), lost=lost)

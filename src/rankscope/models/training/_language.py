@@ -105,10 +105,10 @@ def small_language_model(
     model = SequenceModel.random(
         config.spec, outputs=mask_id, symbols=mask_id + 1, positions=config.length, seed=seed
     )
-    (found,) = train([model], Classify(), [examples], config.recipe, seeds=[seed], on_step=on_step)
+    (result,) = train([model], Classify(), [examples], config.recipe, seeds=[seed], on_step=on_step)
     asked = examples.targets[examples.targets != IGNORED]
     chance = float(asked.bincount().max() / len(asked))
-    trained = LanguageModel(found.model.eval(), config.length, found.score, chance, model)
+    trained = LanguageModel(result.model.eval(), config.length, result.score, chance, model)
     _TRAINED[seed, config] = trained
     return trained
 

@@ -36,18 +36,18 @@ class Examples:
     seeds: int = 0
 
     @classmethod
-    def stack(cls, each: Sequence["Examples"]) -> "Examples":
+    def stack(cls, sets: Sequence["Examples"]) -> "Examples":
         """The examples of several seeds, as many for each, end to end."""
-        if not each:
+        if not sets:
             raise InputError("there are no examples to train on; give at least one set.")
-        if len({one.inputs.shape for one in each}) > 1:
+        if len({part.inputs.shape for part in sets}) > 1:
             raise InputError("examples that are trained on together must have the same shape.")
-        masks = [one.token_mask for one in each if one.token_mask is not None]
+        masks = [part.token_mask for part in sets if part.token_mask is not None]
         return cls(
-            torch.cat([one.inputs for one in each]),
-            torch.cat([one.targets for one in each]),
+            torch.cat([part.inputs for part in sets]),
+            torch.cat([part.targets for part in sets]),
             torch.cat(masks) if masks else None,
-            len(each),
+            len(sets),
         )
 
     @property
@@ -94,11 +94,11 @@ class Classify:
 
     def loss(self, outputs: Tensor, targets: Tensor) -> Float[Tensor, "seed"]:
         _check_labels(outputs, targets)
-        each = cross_entropy(
+        losses = cross_entropy(
             outputs.flatten(0, -2), targets.flatten(), ignore_index=IGNORED, reduction="none"
         )
         counted = (targets != IGNORED).flatten(1).sum(1)
-        return each.view(len(targets), -1).sum(1) / counted
+        return losses.view(len(targets), -1).sum(1) / counted
 
     def score(
         self, outputs: Tensor, targets: Tensor
@@ -138,8 +138,8 @@ def _check_labels(outputs: Tensor, targets: Tensor) -> None:
 
 
 def _check_alike(outputs: Tensor, targets: Tensor) -> None:
-    for name, each in {"outputs": outputs, "targets": targets}.items():
-        real(each, name=name, axes="(seed, batch, token, output)", least=4)
+    for name, tensor in {"outputs": outputs, "targets": targets}.items():
+        real(tensor, name=name, axes="(seed, batch, token, output)", least=4)
     if outputs.shape != targets.shape:
         raise ShapeError(
             f"targets have shape {tuple(targets.shape)}, outputs {tuple(outputs.shape)}; "
@@ -181,8 +181,8 @@ def on_hull(points: Tensor) -> Tensor:
     from scipy.spatial import ConvexHull  # type: ignore[import-untyped]
 
     labels = torch.zeros(points.shape[:-1], dtype=torch.long)
-    for own, each in zip(labels, points.numpy(), strict=True):
-        own[torch.from_numpy(ConvexHull(each).vertices.astype(np.int64))] = 1
+    for row, point_set in zip(labels, points.numpy(), strict=True):
+        row[torch.from_numpy(ConvexHull(point_set).vertices.astype(np.int64))] = 1
     return labels
 
 
@@ -214,7 +214,9 @@ class Memorisation:
 
 def split_sentences(texts: Sequence[str]) -> list[str]:
     """The sentences of some texts: what ends in a full stop, question or exclamation mark."""
-    return [each.strip() for text in texts for each in _ENDS.split(text) if each.strip()]
+    return [
+        sentence.strip() for text in texts for sentence in _ENDS.split(text) if sentence.strip()
+    ]
 
 
 @checked
@@ -231,8 +233,8 @@ def read_sentences(path: str | Path) -> tuple[str, ...]:
         raise InputError(f"{path} is not in UTF-8: {error}; convert it first.") from error
     except OSError as error:
         raise InputError(f"{path} cannot be read: {error.strerror}.") from error
-    found = _from_columns(path, lines) if path.suffix.lower() == ".tsv" else lines
-    sentences = tuple(each.strip() for each in found if each.strip())
+    candidates = _from_columns(path, lines) if path.suffix.lower() == ".tsv" else lines
+    sentences = tuple(sentence.strip() for sentence in candidates if sentence.strip())
     if not sentences:
         raise InputError(f"{path} has no sentence in it.")
     return sentences

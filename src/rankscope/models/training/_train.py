@@ -99,7 +99,7 @@ def train(
     usable_device("device", device)
     run = _Run(models, task, Examples.stack(examples).to(device), recipe)
     batches = _batches(seeds, run.examples.count, recipe.batch, torch.device(device))
-    found: dict[int, Trained] = {}
+    finished: dict[int, Trained] = {}
     for step in range(recipe.steps):
         run.step(next(batches), recipe.rate(step))
         last = step + 1 == recipe.steps
@@ -108,13 +108,15 @@ def train(
         if last or (recipe.goal is not None and (step + 1) % recipe.check_every == 0):
             scores = run.scores()
             for at, seed in enumerate(seeds):
-                if seed not in found and (last or recipe.reached(scores[at])):
-                    found[seed] = Trained(run.unstack(at, models[at]), seed, step + 1, scores[at])
-            if len(found) == len(seeds):
+                if seed not in finished and (last or recipe.reached(scores[at])):
+                    finished[seed] = Trained(
+                        run.unstack(at, models[at]), seed, step + 1, scores[at]
+                    )
+            if len(finished) == len(seeds):
                 break
     if on_step is not None:
         on_step(1.0)
-    return [found[seed] for seed in seeds]
+    return [finished[seed] for seed in seeds]
 
 
 class _Run:
@@ -131,13 +133,13 @@ class _Run:
         # A single model runs as it is: a stack of one would only be slower.
         self.model = stack(models) if len(models) > 1 else copy.deepcopy(models[0])
         named = dict(self.model.named_parameters())
-        rows = [each.detach().reshape(self.seeds, -1) for each in named.values()]
+        rows = [weight.detach().reshape(self.seeds, -1) for weight in named.values()]
         self.weights = torch.cat(rows, 1).to(examples.inputs.device)
         self.sizes = [row.shape[1] for row in rows]
-        for (name, each), part in zip(
+        for (name, weight), part in zip(
             named.items(), self.weights.split(self.sizes, 1), strict=True
         ):
-            put_parameter(self.model, name, part.view(each.shape))
+            put_parameter(self.model, name, part.view(weight.shape))
         self.parts = list(self.model.parameters())
         self.optimiser = torch.optim.AdamW(
             [self.weights], weight_decay=recipe.weight_decay, fused=True
@@ -149,7 +151,7 @@ class _Run:
         outputs = self.model(inputs, token_mask).unflatten(0, (self.seeds, -1))
         # A sum over seeds: none of them feels the others.
         gradients = torch.autograd.grad(self.task.loss(outputs, targets).sum(), self.parts)
-        gradient = torch.cat([each.reshape(self.seeds, -1) for each in gradients], 1)
+        gradient = torch.cat([part.reshape(self.seeds, -1) for part in gradients], 1)
         norm = torch.linalg.vector_norm(gradient, dim=1, keepdim=True)
         self.weights.grad = gradient.mul_((self.recipe.clip / norm).clamp(max=1.0))
         self.optimiser.param_groups[0]["lr"] = rate
@@ -174,8 +176,8 @@ class _Run:
         """One seed's model by itself, on the CPU."""
         alone = copy.deepcopy(like)
         parts = self.weights[at].cpu().split(self.sizes)
-        for (name, each), part in zip(like.named_parameters(), parts, strict=True):
-            put_parameter(alone, name, part.view(each.shape).clone())
+        for (name, weight), part in zip(like.named_parameters(), parts, strict=True):
+            put_parameter(alone, name, part.view(weight.shape).clone())
         return alone.requires_grad_(False)
 
 
@@ -273,8 +275,8 @@ def stack(models: Sequence[SequenceModel]) -> StackedModel:
 
 def put_parameter(model: nn.Module, name: str, value: Tensor) -> None:
     """Make a tensor itself, not a copy of it, the parameter of this dotted name."""
-    path, _, own = name.rpartition(".")
-    setattr(model.get_submodule(path), own, nn.Parameter(value))
+    path, _, leaf = name.rpartition(".")
+    setattr(model.get_submodule(path), leaf, nn.Parameter(value))
 
 
 def _block(spec: Spec, block: Block) -> Block:
