@@ -167,7 +167,7 @@ def at_their_centers(
     centers = (mean_center(x, None), median_center(x, None), x[:, -1])
     spread = _spread(x, centers[pick])
     after = _attended(network, x)
-    moved_center = output_center(weights, spread)
+    image = output_center(weights, spread)
     noise = 1e-13 * float(after.abs().max() + x.abs().max())
 
     def short(state: Tensor, center: Tensor, bound: Tensor) -> float:
@@ -179,14 +179,14 @@ def at_their_centers(
     in_reach = float(log_differences(weights, spread).max()) <= math.log(SCORE_LIMIT)
     sharp = sharp_bound(weights, spread)
     if in_reach:
-        yield "a priori, at its center", short(after, moved_center, a_priori_bound(weights, spread))
+        yield "a priori, at its center", short(after, image, a_priori_bound(weights, spread))
         yield (
             "data, at its center",
-            short(after, moved_center, data_bound(weights, spread).composite),
+            short(after, image, data_bound(weights, spread).composite),
         )
     unseen = norm_bound(weights, spread.norms, spread.counts)
-    yield "sharp, at its center", short(after, moved_center, sharp.composite)
-    yield "input alone, at its center", short(after, moved_center, unseen.composite)
+    yield "sharp, at its center", short(after, image, sharp.composite)
+    yield "input alone, at its center", short(after, image, unseen.composite)
     at_mean = sharp.composite + log_mean_cost(spread.counts)
     yield "sharp, at the mean", short(after, mean_center(after, None), at_mean)
     gain = row_gain(mlp, width=network.spec.width)
@@ -197,7 +197,7 @@ def at_their_centers(
         spectral = spread.norms.composite + two[0].log() + two[1].log()
         yield "broken: MLP by spectral norms", short(moved, target, spectral)
     for name, bound in broken(weights, spread).items():
-        yield f"broken: {name}", short(after, moved_center, bound)
+        yield f"broken: {name}", short(after, image, bound)
     yield (
         "broken: sharp, taken for the mean",
         short(after, mean_center(after, None), sharp.composite),

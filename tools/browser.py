@@ -1,7 +1,7 @@
 """Find a Chromium for the tests that look at pages, or install one: ``make test`` runs it first.
 
-One on the system is used; else apt-get installs it where it may (as root on Debian and its kin),
-else Playwright downloads its own. Torch-free, and of the standard library but for Playwright.
+It uses a browser of the system if there is one; otherwise apt-get installs it (as root on Debian
+and its derivatives), or Playwright downloads its own. Needs only Playwright.
 """
 
 import os
@@ -23,7 +23,7 @@ def on_the_system() -> str | None:
 
 
 def of_playwright() -> str | None:
-    """The browser that Playwright has downloaded, if it has."""
+    """The browser that Playwright has downloaded, if any."""
     from playwright.sync_api import sync_playwright
 
     with sync_playwright() as playwright:
@@ -37,7 +37,7 @@ def find() -> str | None:
 
 
 def install() -> str | None:
-    """Install a browser by the first way that works."""
+    """Install a browser with the first command that works."""
     ways = [[sys.executable, "-m", "playwright", "install", "chromium"]]
     if os.geteuid() == 0 and shutil.which("apt-get"):
         ways.insert(0, ["apt-get", "install", "-y", "--no-install-recommends", "chromium"])
@@ -52,7 +52,7 @@ def install() -> str | None:
 
 
 def main() -> None:
-    """Say which browser there is, after installing one if there was none."""
+    """Install a browser if there is none; exit with an error if that fails."""
     path = find() or install()
     sys.exit(MISSING if path is None else None)
 

@@ -78,7 +78,15 @@ add(
 )
 add("training.SequenceModel.forward", MODEL.forward, inputs=IDS, token_mask=IDS > 0)
 add("training.SequenceModel.embed", MODEL.embed, inputs=IDS)
-add("training.Trained", training.Trained, model=MODEL, seed=0, steps=1, score=0.5)
+add(
+    "training.Trained",
+    training.Trained,
+    model=MODEL,
+    seed=0,
+    steps=1,
+    score=0.5,
+    checks=((1, 0.5),),
+)
 add(
     "training.LanguageConfig",
     training.LanguageConfig,

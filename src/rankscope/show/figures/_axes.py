@@ -81,9 +81,8 @@ def setting_axis(title: str, settings: Sequence[float], *, field: str = "setting
     """Where settings in ascending order are laid out, and which of them are named."""
     first, last = settings[0], settings[-1]
     named: dict[str, Any] = {"values": settings[:: math.ceil(len(settings) / _MOST_SETTINGS)]}
-    if len(settings) > _MOST_SETTINGS and any(
-        float(f"{setting:.3g}") != setting for setting in settings
-    ):
+    rounded = [float(f"{setting:.3g}") for setting in settings]
+    if len(settings) > _MOST_SETTINGS and rounded != list(settings):
         named = {"tickCount": 6}  # measured, not chosen: round numbers say more
     return Horizontal(
         field,

@@ -225,22 +225,14 @@ def describe(
     sentences = []
     for name in metrics:
         words = entry or metric_catalogue.metric(name)
-        metric_rows = rows.filter(pl.col("metric") == name)
+        data = rows.filter(pl.col("metric") == name)
         # Of the places beyond the first, a map has those that its metric has.
         present = [p for p in places[:1] if p in values]
-        present += [
-            p
-            for p in places[1:]
-            if p in values and metric_rows[p].null_count() < metric_rows.height
-        ]
-        metric_rows = metric_rows.drop_nulls([*present, "value"])
-        if (
-            places == ("length",)
-            and "layer" in metric_rows.columns
-            and metric_rows["layer"].drop_nulls().len()
-        ):
-            metric_rows = metric_rows.filter(pl.col("layer") == pl.col("layer").max())
-        by = metric_rows.group_by([*labels, *present], maintain_order=True)
+        present += [p for p in places[1:] if p in values and data[p].null_count() < data.height]
+        data = data.drop_nulls([*present, "value"])
+        if places == ("length",) and "layer" in data.columns and data["layer"].drop_nulls().len():
+            data = data.filter(pl.col("layer") == pl.col("layer").max())
+        by = data.group_by([*labels, *present], maintain_order=True)
         medians = by.agg(pl.col("value").median())
         split = medians.partition_by(labels, maintain_order=True) if labels else [medians]
         sentences += [_sentence(words, part, labels, present) for part in split if part.height]

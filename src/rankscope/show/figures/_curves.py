@@ -110,8 +110,8 @@ def by_setting(
 
     return lines(
         rows,
-        x=lambda panel_rows: setting_axis(
-            parameter_of(panel_rows[0]), sorted({row["setting"] for row in panel_rows})
+        x=lambda rows_: setting_axis(
+            parameter_of(rows_[0]), sorted({row["setting"] for row in rows_})
         ),
         facet=[name for name in ("model", "parameter") if labels_in(rows, name)],
         heading=heading,

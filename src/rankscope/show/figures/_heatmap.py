@@ -225,18 +225,13 @@ class Cells:
     rings: pl.DataFrame | None = None
 
     def data(self, rows: pl.DataFrame, shades: Shades, entry: Metric) -> list[dict[str, Any]]:
-        """Rows as a chart needs them: their place, their shade, and texts for a tooltip."""
+        """Rows as a chart needs them: their position, their shade, and texts for a tooltip."""
         data = []
         for row in rows.iter_rows(named=True):
             across, up, value = self.x.index[row["x"]], self.y.index[row["y"]], row.pop("value")
-            position = {
-                "across": across,
-                "up": up,
-                "x": self.x.texts[across],
-                "y": self.y.texts[up],
-            }
+            at = {"across": across, "up": up, "x": self.x.texts[across], "y": self.y.texts[up]}
             shade = {"shade": shades.of(value), "exact": exact_text(value, entry)}
-            data.append({**row, **position, **shade})
+            data.append({**row, **at, **shade})
         return data
 
 

@@ -59,7 +59,7 @@ def by_axis(
     medians = tables.pooled(table, metric=metric, by=by, layer=layer, below=below, pool=pool)
     entry = _entry_of(metric, below)
     along, curves, panels = (
-        DrawnValues.of(medians, axes[name]) if name in axes else None
+        AxisValues.of(medians, axes[name]) if name in axes else None
         for name in ("x", "color", "facet")
     )
     assert along is not None
@@ -134,8 +134,8 @@ def axis_map(
     medians = tables.pooled(table, metric=metric, by=by, layer=layer, below=below, pool=pool)
     entry = _entry_of(metric, below)
     subtitle = entry.meaning or " " if below is None else "Grey = not within these layers"
-    across, upwards = (DrawnValues.of(medians, axes[name]) for name in ("x", "y"))
-    panels = DrawnValues.of(medians, axes["facet"]) if facet else None
+    across, upwards = (AxisValues.of(medians, axes[name]) for name in ("x", "y"))
+    panels = AxisValues.of(medians, axes["facet"]) if facet else None
     parts = {entry.title: medians}
     if panels is not None:
         parts = {
@@ -165,7 +165,7 @@ def axis_map(
 
 
 @dataclass(frozen=True)
-class DrawnValues:
+class AxisValues:
     """The values of one axis that are drawn: numbers in order, words in the order of the grid.
 
     ``labels`` are their texts with the name of the axis, for legends and headings. Where all are
@@ -180,7 +180,7 @@ class DrawnValues:
     numeric: bool
 
     @classmethod
-    def of(cls, rows: pl.DataFrame, name: str) -> "DrawnValues":
+    def of(cls, rows: pl.DataFrame, name: str) -> "AxisValues":
         """The values in a column; an Enum says their order itself, other words as they come."""
         column, words = rows[name], name.replace("_", " ")
         distinct = column.unique(maintain_order=True)
@@ -230,7 +230,7 @@ def _alternative(
     """What the chart shows, for who cannot see it: numbers as they are, words in their order."""
     columns = []
     for name in (*places, *labels):
-        axis = DrawnValues.of(medians, name)
+        axis = AxisValues.of(medians, name)
         if axis.numeric and name in places:
             continue
         texts = axis.texts if name in places else axis.labels

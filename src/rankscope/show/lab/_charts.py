@@ -150,14 +150,9 @@ def _spectrum(_: Names) -> Spec:
     """A heatmap by layer and singular value."""
     ticks = (Tick(e, "10", f"{e}".replace("-", MINUS)) for e in (-16, -12, -8, -4, 0))
     shades = Shades(Vertical("linear", "", (-16.0, 0.0), tuple(ticks)))
-    integer_ticks: dict[str, Any] = {
-        "tickMinStep": 1,
-        "tickCount": 16,
-        "format": "d",
-        "grid": False,
-    }
-    across = alt.Axis(title="layer", **integer_ticks)
-    down = alt.Axis(title="singular value", **integer_ticks, **WORDS_AS_TITLE)
+    counts: dict[str, Any] = {"tickMinStep": 1, "tickCount": 16, "format": "d", "grid": False}
+    across = alt.Axis(title="layer", **counts)
+    down = alt.Axis(title="singular value", **counts, **WORDS_AS_TITLE)
     x = alt.X("left:Q", axis=across, scale=alt.Scale(nice=False, zero=False))
     y = alt.Y("low:Q", axis=down, scale=alt.Scale(nice=False, zero=False, reverse=True))
     tooltip = [
