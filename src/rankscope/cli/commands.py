@@ -33,8 +33,9 @@ if TYPE_CHECKING:
 
 _COLLAPSED = 3
 """Exit code of ``--fail-on``; errors exit with 2."""
-_Ids = Annotated[list[str] | None, typer.Argument(metavar="[ID]...", show_default=False)]
-_Id = Annotated[str | None, typer.Argument(metavar="ID", show_default=False)]
+_IDS = "Ids as listed below."
+_Ids = Annotated[list[str] | None, typer.Argument(metavar="ID", help=_IDS, show_default=False)]
+_Id = Annotated[str | None, typer.Argument(metavar="ID", help=_IDS, show_default=False)]
 
 
 def _answer(id_: str, options: QuestionOptions, **chosen: Any) -> "Result":

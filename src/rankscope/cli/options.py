@@ -72,7 +72,7 @@ class PartsOptions(Options):
     parts: Annotated[
         Parts,
         option(
-            "What the variants (SAN, ...) leave out. "
+            "What the variants (SAN, SAN+MLP, SAN+skip) leave out. "
             + " ".join(f"{name}: {words}." for name, words in PARTS.items()),
             panel="Reading",
         ),
@@ -169,7 +169,8 @@ class ReproduceOptions(ExperimentOptions):
     parts: Annotated[
         Parts,
         _experiment(
-            "What the variants (SAN, ...) leave out; paper: as in the paper's code.", "parts"
+            "What the variants (SAN, SAN+MLP, SAN+skip) leave out; paper: as in the paper's code.",
+            "parts",
         ),
     ] = "paper"
 

@@ -4,8 +4,9 @@ import pytest
 import torch
 
 from rankscope.errors import InputError
-from rankscope.models.training import IGNORED, Hull, Memorisation, Sorting, on_hull, read_sentences
+from rankscope.models.training import IGNORED, Hull, Memorisation, Sorting, read_sentences
 from rankscope.models.training import split_sentences as split
+from rankscope.models.training._tasks import on_hull
 
 
 def test_sorting_has_the_same_symbols_in_order():

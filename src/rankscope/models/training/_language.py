@@ -16,7 +16,8 @@ from rankscope.errors import InputError
 from rankscope.models.text import Tokenizer, passages
 from rankscope.models.training._model import SequenceModel
 from rankscope.models.training._tasks import IGNORED, Classify, Examples
-from rankscope.models.training._train import OnStep, Recipe, train
+from rankscope.models.training._train import Recipe, train
+from rankscope.process import OnStep
 from rankscope.streams import stream
 
 
