@@ -88,7 +88,7 @@ def test_numbers_in_doubt_are_marked_and_the_mark_is_explained():
     assert html.endswith(
         '<p class="note">? inaccurate: the differences between tokens are lost to rounding.</p>'
     )
-    sure = table(replace(grid_of(cells), places=[0], curves=["full"]))
+    sure = table(replace(grid_of(cells), positions=[0], curves=["full"]))
     assert "?" not in sure
 
 
