@@ -60,9 +60,9 @@ class Check:
 
     def tightness(self, name: str) -> tuple[float, float, float]:
         """Median, 99th percentile and maximum of measured/bound, over finite cases."""
-        kept = sorted(ratio for ratio in self.ratios[name] if math.isfinite(ratio))
-        middle, high = kept[len(kept) // 2], kept[int(len(kept) * 0.99)]
-        return math.exp(middle), math.exp(high), math.exp(kept[-1])
+        finite = sorted(ratio for ratio in self.ratios[name] if math.isfinite(ratio))
+        middle, high = finite[len(finite) // 2], finite[int(len(finite) * 0.99)]
+        return math.exp(middle), math.exp(high), math.exp(finite[-1])
 
 
 def check(count: int, seed: int, *, whole_every: int = 1) -> Check:
@@ -167,7 +167,7 @@ def at_their_centers(
     centers = (mean_center(x, None), median_center(x, None), x[:, -1])
     spread = _spread(x, centers[pick])
     after = _attended(network, x)
-    place = output_center(weights, spread)
+    image = output_center(weights, spread)
     noise = 1e-13 * float(after.abs().max() + x.abs().max())
 
     def short(state: Tensor, center: Tensor, bound: Tensor) -> float:
@@ -179,11 +179,14 @@ def at_their_centers(
     in_reach = float(log_differences(weights, spread).max()) <= math.log(SCORE_LIMIT)
     sharp = sharp_bound(weights, spread)
     if in_reach:
-        yield "a priori, at its center", short(after, place, a_priori_bound(weights, spread))
-        yield "data, at its center", short(after, place, data_bound(weights, spread).composite)
+        yield "a priori, at its center", short(after, image, a_priori_bound(weights, spread))
+        yield (
+            "data, at its center",
+            short(after, image, data_bound(weights, spread).composite),
+        )
     unseen = norm_bound(weights, spread.norms, spread.counts)
-    yield "sharp, at its center", short(after, place, sharp.composite)
-    yield "input alone, at its center", short(after, place, unseen.composite)
+    yield "sharp, at its center", short(after, image, sharp.composite)
+    yield "input alone, at its center", short(after, image, unseen.composite)
     at_mean = sharp.composite + log_mean_cost(spread.counts)
     yield "sharp, at the mean", short(after, mean_center(after, None), at_mean)
     gain = row_gain(mlp, width=network.spec.width)
@@ -194,7 +197,7 @@ def at_their_centers(
         spectral = spread.norms.composite + two[0].log() + two[1].log()
         yield "broken: MLP by spectral norms", short(moved, target, spectral)
     for name, bound in broken(weights, spread).items():
-        yield f"broken: {name}", short(after, place, bound)
+        yield f"broken: {name}", short(after, image, bound)
     yield (
         "broken: sharp, taken for the mean",
         short(after, mean_center(after, None), sharp.composite),
@@ -211,7 +214,7 @@ def broken(weights: HeadWeights, spread: CenteredTokens) -> dict[str, Tensor]:
     differences = log_differences(weights, spread)
     norms, count = spread.norms, math.log(int(spread.counts[0]))
     data, sharp = data_bound(weights, spread), sharp_bound(weights, spread)
-    each = [_one_head(weights, head) for head in range(len(weights.values))]
+    heads = [_one_head(weights, head) for head in range(len(weights.values))]
     few = CenteredTokens(spread.center, spread.mantissa, spread.log_scale - math.log(2) / 2, None)
     halved = sharp_bound(weights, few).composite + math.log(2) / 2  # tanh(D/8)
     alone = LogParts(differences.amax(-1).amax(-1), differences.amax(-1).amax(-1))
@@ -219,20 +222,20 @@ def broken(weights: HeadWeights, spread: CenteredTokens) -> dict[str, Tensor]:
     no_gamma = LogParts(alone.one + sizes[0] + norms.one, alone.inf + sizes[1] + norms.inf)
     return {
         "data without γ": math.log(2) + no_gamma.composite,
-        "data, heads added after the root": _added([data_bound(w, spread) for w in each]),
+        "data, heads added after the root": _added([data_bound(w, spread) for w in heads]),
         "data, factor 2 dropped": data.composite - math.log(2),
         "sharp without the sum over queries": sharp.composite - count / 2,
-        "sharp, heads added after the root": _added([sharp_bound(w, spread) for w in each]),
+        "sharp, heads added after the root": _added([sharp_bound(w, spread) for w in heads]),
         "sharp with tanh(D/8)": halved,
     }
 
 
 def _one_head(weights: HeadWeights, head: int) -> HeadWeights:
-    one = slice(head, head + 1)
+    single = slice(head, head + 1)
     return HeadWeights(
-        weights.query_key[one],
-        weights.values[one],
-        weights.key_bias[one],
+        weights.query_key[single],
+        weights.values[single],
+        weights.key_bias[single],
         weights.bias,
         weights.scale,
     )
@@ -284,7 +287,7 @@ def cross(tokens: int, *, difference: float = 0.05) -> tuple[Network, Tensor]:
 
 def close_calls() -> dict[str, dict[str, float]]:
     """measured/bound of true and broken bounds on the two networks made to come close."""
-    found = {}
+    ratios = {}
     for name, (network, x) in {"spotlight": spotlight(100), "cross": cross(400)}.items():
         weights = head_weights(network.blocks[0].attention)
         center = torch.zeros(1, x.shape[-1], dtype=torch.float64)
@@ -297,23 +300,23 @@ def close_calls() -> dict[str, dict[str, float]]:
             "sharp": sharp_bound(weights, spread).composite,
             **broken(weights, spread),
         }
-        found[name] = {what: float((size - bound).exp()) for what, bound in tried.items()}
-    return found
+        ratios[name] = {what: float((size - bound).exp()) for what, bound in tried.items()}
+    return ratios
 
 
 def main(count: int = 500, seed: int = 0) -> list[Ratio]:
     """Print every bound's violations and tightness; a true bound must have no violation."""
-    found = check(count, seed)
-    print(f"Bounds on {found.networks} random networks (seed {seed})")
-    for name, ratios in sorted(found.ratios.items()):
-        middle, high, most = found.tightness(name)
+    report = check(count, seed)
+    print(f"Bounds on {report.networks} random networks (seed {seed})")
+    for name, ratios in sorted(report.ratios.items()):
+        middle, high, most = report.tightness(name)
         print(
-            f"  {name:<45} {len(ratios):6d} cases  {found.violations(name):6d} above   "
+            f"  {name:<45} {len(ratios):6d} cases  {report.violations(name):6d} above   "
             f"measured/bound: median {middle:.1e}, 99% {high:.1e}, most {most:.3f}"
         )
     for name, tried in close_calls().items():
         print(f"  {name}: " + ", ".join(f"{what} {ratio:.3g}" for what, ratio in tried.items()))
-    bad = sum(found.violations(name) for name in found.ratios if "broken" not in name)
+    bad = sum(report.violations(name) for name in report.ratios if "broken" not in name)
     return [Ratio("bounds: violations by random networks", float(bad), 0.0)]
 
 

@@ -18,10 +18,10 @@ def main() -> list[Ratio]:
     worst = 0.0
     for norm in ("inf", "composite"):
         start = time.perf_counter()
-        found = residual(x, norm=norm, center="optimal", certified=True)
+        residuals = residual(x, norm=norm, center="optimal", certified=True)
         seconds = time.perf_counter() - start
-        gap = float((found.value / found.lower_bound - 1).max())
-        mean = float((residual(x, norm=norm) / found.value).max())
+        gap = float((residuals.value / residuals.lower_bound - 1).max())
+        mean = float((residual(x, norm=norm) / residuals.value).max())
         worst = max(worst, gap)
         print(
             f"  {norm:<10} {seconds:6.2f} s   gap {gap:.1e}   mean center {mean:.4f}× the optimum"

@@ -51,10 +51,10 @@ def _hundred_layers(x: torch.Tensor) -> float:
     spec = Spec(100, 12, 768, mlp_ratio=0.0, norm="none", skip=False)
     network = Network.random(spec, dtype=torch.float64)
     start = time.perf_counter()
-    found = deep_trace(network, x).columns
+    columns = deep_trace(network, x).columns
     seconds = time.perf_counter() - start
-    last = max(found["layer"])
-    rows = zip(found["layer"], found["metric"], found["value"], strict=True)
+    last = max(columns["layer"])
+    rows = zip(columns["layer"], columns["metric"], columns["value"], strict=True)
     end = next(v for layer, metric, v in rows if (layer, metric) == (last, "log10_residual"))
     print(f"  100 layers of pure attention: {seconds:.1f} s, residual 10^({end:.4g})")
     return seconds
@@ -64,9 +64,9 @@ def _six_masks(x: torch.Tensor) -> float:
     spec = Spec(128, 12, 768, mlp_ratio=0.0, norm="none", skip=False)
     network = Network.random(spec, dtype=torch.float64)
     start = time.perf_counter()
-    found = run("masks", subject=Subject(network, x), masks=MASKS)
+    result = run("masks", subject=Subject(network, x), masks=MASKS)
     seconds = time.perf_counter() - start
-    print(f"  six masks to depth 128: {seconds:.1f} s; {found.sentences[1]}")
+    print(f"  six masks to depth 128: {seconds:.1f} s; {result.sentences[1]}")
     return seconds
 
 
@@ -81,10 +81,10 @@ def _mpmath() -> float:
     deep_trace(network, x)
     start = time.perf_counter()
     for _ in range(20):
-        found = deep_trace(network, x).columns
+        columns = deep_trace(network, x).columns
     ours = (time.perf_counter() - start) / 20
     ends = [
-        v for m, v in zip(found["metric"], found["value"], strict=True) if m == "log10_residual"
+        v for m, v in zip(columns["metric"], columns["value"], strict=True) if m == "log10_residual"
     ]
     digits = int(-ends[-1]) + 30
     start = time.perf_counter()

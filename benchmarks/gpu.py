@@ -37,13 +37,13 @@ def main(wanted: list[str]) -> int:
 
 def bert() -> list[Ratio]:
     """BERT-base, 32 × 128 tokens: the forward pass is bound by Python, so our Python shows."""
-    found = []
+    ratios = []
     for dtype, bar in ((torch.bfloat16, 1.10), (torch.float32, 1.10)):
         with torch.device("cuda"):
             model = transformers.BertModel(transformers.BertConfig()).to(dtype).eval()
             ids = torch.randint(0, 30000, (32, 128))
-        found += _traced(f"BERT-base 32 × 128, {_short(dtype)}", model, ids, bar, rounds=30)
-    return found
+        ratios += _traced(f"BERT-base 32 × 128, {_short(dtype)}", model, ids, bar, rounds=30)
+    return ratios
 
 
 def llama() -> list[Ratio]:
@@ -55,11 +55,11 @@ def llama() -> list[Ratio]:
     with torch.device("cuda"):
         model = transformers.LlamaModel(config).eval()
     torch.set_default_dtype(torch.float32)
-    found = []
+    ratios = []
     for tokens in (2048, 8192):
         ids = torch.randint(0, 32000, (1, tokens), device="cuda")
-        found += _traced(f"Llama-7B shape, 1 × {tokens}, bf16", model, ids, 1.02, rounds=7)
-    return [*found, _ranks(model)]
+        ratios += _traced(f"Llama-7B shape, 1 × {tokens}, bf16", model, ids, 1.02, rounds=7)
+    return [*ratios, _ranks(model)]
 
 
 def _ranks(model: nn.Module) -> Ratio:
@@ -95,12 +95,12 @@ def deep() -> list[Ratio]:
             parameter.add_(torch.randn_like(parameter), alpha=0.02)
     x = torch.randn(16, 128, 1024, device="cuda")
     seconds = _seconds({"plain": lambda: network(x), "paths": lambda: path_lengths(network, x)}, 3)
-    found = [Ratio("path_lengths / forward, BERT-large 16 × 128",
+    ratios = [Ratio("path_lengths / forward, BERT-large 16 × 128",
                    seconds["paths"] / seconds["plain"], 13.5)]  # fmt: skip
     wide, y = network.double(), x.double()
     seconds = _seconds({"plain": lambda: wide(y), "deep": lambda: deep_trace(wide, y)}, 3)
     ratio = seconds["deep"] / seconds["plain"]
-    return [*found, Ratio("deep_trace / float64 forward, BERT-large 16 × 128", ratio, 4.0)]
+    return [*ratios, Ratio("deep_trace / float64 forward, BERT-large 16 × 128", ratio, 4.0)]
 
 
 def _traced(what: str, model: nn.Module, ids: Tensor, bar: float, *, rounds: int) -> list[Ratio]:
@@ -133,20 +133,20 @@ def _with_hooks(
     model: nn.Module, layers: list[nn.Module], inputs: dict[str, object]
 ) -> list[float]:
     """The relative residual of each layer, by a hook and one number at a time."""
-    found = []
+    residuals = []
 
     def hook(_module: nn.Module, _args: object, output: object) -> None:
         x = (output[0] if isinstance(output, tuple) else output).float()
         rest = (x - x.mean(1, keepdim=True)).abs()
         size = (rest.sum(1).amax(-1) * rest.sum(2).amax(-1)).sqrt()
-        whole = (x.abs().sum(1).amax(-1) * x.abs().sum(2).amax(-1)).sqrt()
-        found.append((size / whole).tolist())
+        norms = (x.abs().sum(1).amax(-1) * x.abs().sum(2).amax(-1)).sqrt()
+        residuals.append((size / norms).tolist())
 
     handles = [layer.register_forward_hook(hook) for layer in layers]
     model(**inputs)
     for handle in handles:
         handle.remove()
-    return found
+    return residuals
 
 
 def _once(job: Job) -> float:
@@ -165,12 +165,12 @@ def _seconds(jobs: dict[str, Job], rounds: int) -> dict[str, float]:
             spent = _once(job)
             if number >= 2:
                 times[name].append(spent)
-    return {name: statistics.median(each) for name, each in times.items()}
+    return {name: statistics.median(seconds) for name, seconds in times.items()}
 
 
 def _events(job: Job, flush: Tensor) -> float:
     """Median seconds of the device, the caches filled with other numbers before."""
-    found = []
+    seconds = []
     for _ in range(12):
         flush.zero_()
         start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
@@ -179,8 +179,8 @@ def _events(job: Job, flush: Tensor) -> float:
         job()
         end.record()
         torch.cuda.synchronize()
-        found.append(start.elapsed_time(end) / 1e3)
-    return statistics.median(found[2:])
+        seconds.append(start.elapsed_time(end) / 1e3)
+    return statistics.median(seconds[2:])
 
 
 def _peak(job: Job) -> int:

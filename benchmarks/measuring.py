@@ -36,7 +36,7 @@ class Timing:
     def ratio(self, job: str, to: str) -> float:
         """The median over rounds of one job's time over another's in the same round."""
         pairs = zip(self.rounds[job], self.rounds[to], strict=True)
-        return statistics.median(one / other for one, other in pairs)
+        return statistics.median(first / other for first, other in pairs)
 
 
 def interleaved(
@@ -67,8 +67,8 @@ def peak_bytes(job: Job) -> int:
         for event in kineto.events()
         if event.name() == "[memory]"
     )
-    held = peak = 0
+    allocated = peak = 0
     for _, size in moves:
-        held += size
-        peak = max(peak, held)
+        allocated += size
+        peak = max(peak, allocated)
     return peak

@@ -54,13 +54,13 @@ def make(shape: Shape) -> hf.GPT2LMHeadModel:
 
 def installed(*packages: str) -> dict[str, str]:
     """Versions by name; those that are not there are left out."""
-    found = {}
+    versions = {}
     for package in packages:
         try:
-            found[package] = version(package)
+            versions[package] = version(package)
         except PackageNotFoundError:
             print(f"  {package} is not installed: left out")
-    return found
+    return versions
 
 
 def saving_every_layer(model: hf.GPT2LMHeadModel, ids: torch.Tensor) -> Job:
@@ -126,7 +126,7 @@ def compare(shape: Shape, there: dict[str, str], *, rounds: int) -> None:
     )
     for name in jobs:
         pairs = zip(seconds.rounds[name], seconds.rounds[PLAIN], strict=True)
-        low, _, high = statistics.quantiles([one / other for one, other in pairs])
+        low, _, high = statistics.quantiles([first / other for first, other in pairs])
         print(
             f"  {name:<32} {seconds[name] * 1e3:7.0f} ms  {seconds.ratio(name, PLAIN):6.2f}× "
             f"({low:.2f} to {high:.2f})  "
@@ -144,8 +144,8 @@ def check(jobs: dict[str, Job], shape: Shape) -> None:
     if "TransformerLens, plain" in jobs:
         theirs: Any = jobs["TransformerLens, plain"]()
         torch.testing.assert_close(theirs, logits, atol=1e-3, rtol=1e-3)
-        _, kept = jobs["TransformerLens, block outputs"]()  # type: ignore[misc]
-        assert len(kept) == shape.layers, list(kept)
+        _, cache = jobs["TransformerLens, block outputs"]()  # type: ignore[misc]
+        assert len(cache) == shape.layers, list(cache)
 
 
 def main() -> None:

@@ -48,14 +48,14 @@ def _growth() -> None:
         x, _ = embed(passages()[:1], 96, length=32, dtype=torch.float64)
         total = count_paths(layers, 12).total
         start = time.perf_counter()
-        found = path_lengths(network, x)
+        lengths = path_lengths(network, x)
         by_length = time.perf_counter() - start
         single = "not possible"
         if total <= _MOST:
             start = time.perf_counter()
             summed = path_outputs(network, x, list(enumerate_paths(layers, 12))).sum(0)
             single = f"{time.perf_counter() - start:10.2f} s"
-            assert torch.allclose(summed, found.contributions.sum(0), rtol=1e-9)
+            assert torch.allclose(summed, lengths.contributions.sum(0), rtol=1e-9)
         print(f"  {layers:>6} {total:12.2e}    {single:>12} {by_length:10.2f} s")
 
 

@@ -33,8 +33,8 @@ def main() -> list[Ratio]:
         name: _least(lambda spec=spec: predict(spec, x, draws=DRAWS))
         for name, spec in KINDS.items()
     }
-    for name, each in seconds.items():
-        print(f"Predict, {name}, 12 layers, 128 tokens, {DRAWS} draws: {each:.2f} s")
+    for name, times in seconds.items():
+        print(f"Predict, {name}, 12 layers, 128 tokens, {DRAWS} draws: {times:.2f} s")
     with_gradients = _least(lambda: predict(BERT, x, draws=DRAWS, gradients=True), rounds=1)
     print(f"  with gradients: {with_gradients:.1f} s")
     measured = _least(lambda: _measure(x), rounds=1)
@@ -54,12 +54,12 @@ def _measure(x: torch.Tensor) -> None:
 
 def _least(job, rounds: int = 3) -> float:
     """The least of some runs: other work on the machine only ever adds."""
-    found = []
+    seconds = []
     for _ in range(rounds):
         start = time.perf_counter()
         job()
-        found.append(time.perf_counter() - start)
-    return min(found)
+        seconds.append(time.perf_counter() - start)
+    return min(seconds)
 
 
 if __name__ == "__main__":

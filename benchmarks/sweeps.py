@@ -16,7 +16,7 @@ from rankscope import run as sweeping
 from rankscope import tables
 from rankscope.run import Processes, RayEngine, Run
 from rankscope.run._results import described, to_bytes, write
-from rankscope.run._store import Ended, Store
+from rankscope.run._store import RunRecord, Store
 
 GRID = {
     "layers": 8, "heads": 4, "width": 64, "length": 32, "samples": 4,
@@ -49,13 +49,13 @@ def speed() -> list[Ratio]:
 
         return job
 
-    one, two = timed(lambda: Processes(1, threads=1)), timed(lambda: Processes(2, threads=1))
-    local = interleaved({"one": one, "two": two}, rounds=3)
+    single, two = timed(lambda: Processes(1, threads=1)), timed(lambda: Processes(2, threads=1))
+    local = interleaved({"one": single, "two": two}, rounds=3)
     with two_cpus_of_ray():  # whose own processes take some of the cores
-        on_ray = interleaved({"one": one, "ray": timed(RayEngine)}, rounds=2)
-    for name, found in (("two", local), ("ray", on_ray)):
-        print(f"200 runs, one {found['one']:6.1f} s, {name} {found[name]:6.1f} s, "
-              f"{found.ratio('one', name):.2f} × as fast")  # fmt: skip
+        on_ray = interleaved({"one": single, "ray": timed(RayEngine)}, rounds=2)
+    for name, sweep_seconds in (("two", local), ("ray", on_ray)):
+        print(f"200 runs, one {sweep_seconds['one']:6.1f} s, {name} {sweep_seconds[name]:6.1f} s, "
+              f"{sweep_seconds.ratio('one', name):.2f} × as fast")  # fmt: skip
     return [
         Ratio("200 runs: two workers / one", local.ratio("two", "one"), 1 / LOCAL),
         Ratio("200 runs: Ray on two CPUs / one worker", on_ray.ratio("ray", "one"), 1 / ON_RAY),
@@ -103,7 +103,7 @@ def reading() -> list[Ratio]:
         for run in runs:
             content = to_bytes(run, nothing(run))
             write(Path(name), run.key, content)
-            ended.append(Ended(run.key, "nothing", {}, 0.0, **described(run.key, content)))
+            ended.append(RunRecord(run.key, "nothing", {}, 0.0, **described(run.key, content)))
         store.note(*ended)
         store.ask(((run.key, run.axes) for run in runs), {})
         rows = []

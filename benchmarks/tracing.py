@@ -8,7 +8,7 @@ from rankscope.core.tracing import MEASURES
 from rankscope.models.text import embed, passages
 
 BATCH, TOKENS = 8, 128
-SPECTRAL = tuple(name for name, each in MEASURES.items() if each.of == "spectrum")
+SPECTRAL = tuple(name for name, measure in MEASURES.items() if measure.of == "spectrum")
 PLAIN, TRACED, SPECTRALLY = "plain forward pass", "default metrics", "all spectral metrics"
 
 

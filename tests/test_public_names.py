@@ -67,10 +67,11 @@ NAMES = {
         Chart Report Section Table notebook page show to_json write write_html write_overview
     """,
     "rankscope.run": """
-        ClaimRun ClaimSeries ENGINES Ended Engine Estimate Grid Inline MOST_SEEDS OUTPUT_FOLDER
-        OnOutcome Outcome Plan Processes Progress RayEngine Reproduction Reproductions Run
-        SUMMARY Setting Status Sweep Work claim_runs drive estimate execute over_seeds plan
-        read_grid reproduce reproductions status sweep table with_metric with_settings
+        AxisValue ClaimRun ClaimSeries ENGINES Engine Grid Inline MOST_SEEDS OUTPUT_FOLDER
+        OnOutcome Processes Progress RayEngine Reproduction Reproductions Run RunOutcome
+        RunRecord SUMMARY Status Sweep SweepEstimate SweepPlan Work claim_runs drive
+        estimate execute over_seeds plan read_grid reproduce reproductions status sweep
+        table with_metric with_settings
     """,
     "rankscope.models.text": """
         InputCheck Tokenizer check_texts embed passages

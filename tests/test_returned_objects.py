@@ -21,7 +21,7 @@ from rankscope.core.packing import pack, unpack
 from rankscope.core.prediction import Band
 from rankscope.core.tabular import Tabular
 from rankscope.errors import InputError, KindError, RankscopeError
-from rankscope.models import families
+from rankscope.models import families, training
 from rankscope.show import figures
 
 from .test_public_names import NAMES
@@ -33,6 +33,9 @@ VALUES = torch.diag(torch.tensor([2.0, 1.0], dtype=torch.float64))[None, None]
 STEP = rs.Network.from_matrices(0 * VALUES, VALUES, head_width=2, norm="sphere")
 MASKED = rs.Spec(2, 2, 8, mask=torch.ones(5, 5).tril().bool(), scores=rs.network.Rotary())
 GRID = {"heads": 1, "width": 8, "length": 4, "samples": 1, "axes": {"layers": [1, 2]}}
+MODEL = training.SequenceModel.random(rs.Spec(1, 2, 8), outputs=3, symbols=3, positions=4, seed=1)
+LESSON = training.Sorting(3, 4).draw(6, 0, "training")
+RECIPE = training.Recipe(4, 2, goal=1.0, check_every=2)
 MAKERS = {
     "trace": lambda _: rs.trace(NET, X, metrics=("residual", "attention_entropy")),
     "deep trace": lambda _: rs.deep_trace(NET, X),
@@ -57,8 +60,11 @@ MAKERS = {
     "result of a trace": lambda _: rs.trace(NET, X).result,
     "sweep": lambda folder: rs.sweep(GRID, folder / "sweep", engine="inline"),
     "reproductions": lambda folder: rs.reproduce(["D8"], folder / "claims"),
+    "trained model": lambda _: training.train(
+        [MODEL], training.Classify(), [LESSON], RECIPE, seeds=[0]
+    )[0],
 }
-NO_METRIC = {"verification", "top paths"}
+NO_METRIC = {"verification", "top paths", "trained model"}
 """What has one metric alone."""
 
 
@@ -77,7 +83,10 @@ def state_of(value):
     names = {field.name for field in fields(value)} - {"_loaded"}
     if "_errors" in names:  # before it is saved, a question
         names = names - {"_errors"} | {"errors"}
-    return json.dumps(pack({name: getattr(value, name) for name in sorted(names)}))
+    if isinstance(value, training.Trained):  # a module is known by its weights
+        names = names - {"model"}
+    weights = dict(value.model.state_dict()) if isinstance(value, training.Trained) else {}
+    return json.dumps([pack({name: getattr(value, name) for name in sorted(names)}), pack(weights)])
 
 
 @pytest.mark.parametrize("name", MAKERS)
@@ -215,7 +224,6 @@ NOT_ANSWERS = {
     "Loaded": "a model",
     "SequenceModel": "a model",
     "LanguageModel": "a model",
-    "Trained": "a model and its score",
     "Tokenizer": "reads text",
     "Spec": "a description of a model",
     "Path": "an argument of other functions",
@@ -223,11 +231,11 @@ NOT_ANSWERS = {
     "Family": "a row of a catalogue",
     "Entry": "a row of a catalogue",
     "Grid": "an argument of plan",
-    "Plan": "an argument of sweep",
+    "SweepPlan": "an argument of sweep",
     "Engine": "an argument of sweep",
     "Progress": "how far a sweep is; Sweep has its results",
     "Status": "how far a sweep is; Sweep has its results",
-    "Estimate": "seconds and bytes before a sweep",
+    "SweepEstimate": "seconds and bytes before a sweep",
     "Reproduction": "one of Reproductions",
     "ClaimRun": "one row of Reproductions",
     "ClaimSeries": "some rows of Reproductions",
@@ -282,7 +290,9 @@ def test_the_walk_sees_what_is_returned():
     """If this one fails, the one above says nothing."""
     kinds = {kind.__name__ for function in FUNCTIONS.values() for kind in answers_of(function)}
     expected = "Trace Result Prediction Bounds PathLengths HeadShares TopPaths PathCounts"
-    expected += " Equilibria Equilibrium GraphFacts Ergodicity Verification Sweep Reproductions"
+    expected += (
+        " Equilibria Equilibrium GraphFacts Ergodicity Verification Sweep Reproductions Trained"
+    )
     assert set(expected.split()) <= kinds
     assert len(FUNCTIONS) > 60
 

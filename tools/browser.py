@@ -1,7 +1,7 @@
 """Find a Chromium for the tests that look at pages, or install one: ``make test`` runs it first.
 
-One on the system is used; else apt-get installs it where it may (as root on Debian and its kin),
-else Playwright downloads its own. Torch-free, and of the standard library but for Playwright.
+It uses a browser of the system if there is one; otherwise apt-get installs it (as root on Debian
+and its derivatives), or Playwright downloads its own. Needs only Playwright.
 """
 
 import os
@@ -19,11 +19,11 @@ MISSING = (
 
 def on_the_system() -> str | None:
     """A browser on the path."""
-    return next((found for name in NAMES if (found := shutil.which(name))), None)
+    return next((path for name in NAMES if (path := shutil.which(name))), None)
 
 
 def of_playwright() -> str | None:
-    """The browser that Playwright has downloaded, if it has."""
+    """The browser that Playwright has downloaded, if any."""
     from playwright.sync_api import sync_playwright
 
     with sync_playwright() as playwright:
@@ -37,7 +37,7 @@ def find() -> str | None:
 
 
 def install() -> str | None:
-    """Install a browser by the first way that works."""
+    """Install a browser with the first command that works."""
     ways = [[sys.executable, "-m", "playwright", "install", "chromium"]]
     if os.geteuid() == 0 and shutil.which("apt-get"):
         ways.insert(0, ["apt-get", "install", "-y", "--no-install-recommends", "chromium"])
@@ -45,16 +45,16 @@ def install() -> str | None:
     for way in ways:
         print("installing a browser for the tests:", " ".join(way), flush=True)
         subprocess.run(way, check=False)
-        found = find()
-        if found:
-            return found
+        path = find()
+        if path:
+            return path
     return None
 
 
 def main() -> None:
-    """Say which browser there is, after installing one if there was none."""
-    found = find() or install()
-    sys.exit(MISSING if found is None else None)
+    """Install a browser if there is none; exit with an error if that fails."""
+    path = find() or install()
+    sys.exit(MISSING if path is None else None)
 
 
 if __name__ == "__main__":

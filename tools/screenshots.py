@@ -1,7 +1,7 @@
-"""Take the README's pictures from real pages, in a real browser: ``make screenshots``.
+"""Take the screenshots of the README and docs in a browser: ``make screenshots``.
 
-With names, only those: ``python tools/screenshots.py deep paths``. Each picture is the top of a
-page, or the first chart of one, as ``rankscope`` writes it.
+``python tools/screenshots.py deep paths`` takes only those. Each shows the top of a page or one of
+its charts, as ``rankscope`` writes it.
 """
 
 import subprocess
@@ -33,12 +33,14 @@ class Shot:
     height: int = 900
 
 
+STEPS = 'figure:has([aria-label*="Change of the residual"])'
+MASKS = "masks --layers 32 --width 64 --heads 1 --init orthogonal --length 48 --samples 2"
 SHOTS = {
     "diagnosis": Shot(("diagnose", MODEL), "body", 1100, 1160),
-    "steps": Shot(("diagnose", MODEL), "figure >> nth=1"),
+    "steps": Shot(("diagnose", MODEL), STEPS),
     "deep": Shot(("deep",)),
     "paths": Shot(("paths",)),
-    "masks": Shot(("masks",)),
+    "masks": Shot(tuple(MASKS.split())),
     "phases": Shot(("study", "phases")),
     "patterns": Shot(("study", "patterns")),
     "d7": Shot(("reproduce", "D7")),
@@ -46,10 +48,10 @@ SHOTS = {
 
 
 LAB = (
-    "layers=48&heads=1&width=4&skip=1&norm=sphere&place=post&shared=yes&init=orthogonal"
+    "layers=48&heads=1&width=4&skip=1&norm=sphere&norm_place=post&shared=yes&init=orthogonal"
     "&sharpness=50&mask=causal"
 )
-"""The lab's state in its picture: tokens that settle at two poles of the sphere."""
+"""The state of the lab: tokens that converge to two poles of the sphere."""
 
 
 def take(browser: Browser, name: str, shot: Shot) -> Path:
@@ -63,7 +65,7 @@ def take(browser: Browser, name: str, shot: Shot) -> Path:
             (Path(folder) / MODEL).symlink_to(Path(package.origin).parent / "model")
         subprocess.run(command, check=True, stdout=subprocess.DEVNULL, cwd=folder)
         (path, *_) = sorted(
-            each for each in Path(folder).glob("*.html") if each.stem != "reproduce"
+            path for path in Path(folder).glob("*.html") if path.stem != "reproduce"
         )
         page = browser.new_page(viewport={"width": shot.width, "height": shot.height})
         page.goto(path.as_uri())
@@ -78,11 +80,11 @@ def take(browser: Browser, name: str, shot: Shot) -> Path:
 
 
 def take_lab(browser: Browser) -> Path:
-    """Start the lab, open it at a state where much is to be seen, and take the picture."""
+    """Start the lab, open it at ``LAB``, and take the picture."""
     command = [sys.executable, "-m", "rankscope", "lab", "--no-browser", "--port", "0"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as lab:
         assert lab.stdout is not None
-        address = lab.stdout.readline().split()[4]
+        address = next(word for word in lab.stdout.readline().split() if "http:" in word)
         page = browser.new_page(viewport={"width": 1360, "height": 1160})
         page.goto(f"{address}?{LAB}")
         page.wait_for_selector("body[data-complete]", state="attached")
@@ -93,16 +95,16 @@ def take_lab(browser: Browser) -> Path:
 
 
 def main() -> None:
-    """Take the pictures that are asked for, or all."""
+    """Take the pictures that are named, or all."""
     asked = sys.argv[1:] or [*SHOTS, "lab"]
     unknown = [name for name in asked if name not in (*SHOTS, "lab")]
     if unknown:
         sys.exit(f"there is no picture {unknown[0]!r}; choose from {', '.join(SHOTS)}, lab.")
-    found = find()
-    if found is None:
+    chromium = find()
+    if chromium is None:
         sys.exit(MISSING)
     with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=found, args=["--no-sandbox"])
+        browser = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
         for name in asked:
             taken = take_lab(browser) if name == "lab" else take(browser, name, SHOTS[name])
             print(taken, flush=True)

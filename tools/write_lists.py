@@ -19,18 +19,18 @@ _BLOCK = re.compile(r"(?P<indent>[ ]*)<!-- list: (?P<name>\w+) -->\n.*?<!-- end 
 
 
 def _table(listed: dict[str, Entry]) -> str:
-    rows = [f"| {each.id} | {each.title} | {each.source} |" for each in listed.values()]
+    rows = [f"| {claim.id} | {claim.title} | {claim.source} |" for claim in listed.values()]
     return "\n".join(["| id | claim | from |", "|---|---|---|", *rows])
 
 
 def _studies() -> str:
-    rows = [f"| `{each.id}` | {each.title} |" for each in entries("study").values()]
+    rows = [f"| `{study.id}` | {study.title} |" for study in entries("study").values()]
     return "\n".join(["| name | what it shows |", "|---|---|", *rows])
 
 
 def _metrics() -> str:
-    traced = [each for each in METRICS.values() if each.compute]
-    rows = [f"| `{each.name}` | {each.title} | {each.meaning} |" for each in traced]
+    traced = [metric for metric in METRICS.values() if metric.compute]
+    rows = [f"| `{metric.name}` | {metric.title} | {metric.meaning} |" for metric in traced]
     return "\n".join(["| metric | name | how to read it |", "|---|---|---|", *rows])
 
 
@@ -49,8 +49,8 @@ LISTS: dict[str, Callable[[], str]] = {
 def written(text: str) -> str:
     """A text with every list in it made anew."""
 
-    def block(found: re.Match[str]) -> str:
-        name, indent = found["name"], found["indent"]
+    def block(match: re.Match[str]) -> str:
+        name, indent = match["name"], match["indent"]
         listed = "\n".join(indent + line for line in LISTS[name]().splitlines())
         return f"{indent}<!-- list: {name} -->\n{listed}\n{indent}<!-- end -->"
 

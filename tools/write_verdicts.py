@@ -27,9 +27,9 @@ def main() -> None:
         sys.exit(f"no result of {', '.join(missing)} in {', '.join(sys.argv[1:])}; run them first.")
     scales = ", ".join(sorted({series.runs[0].scale for series in done.values()}))
     rows = [_row(id_, series) for id_, series in done.items()]
-    made = f"Version {__version__}, {scales} scale:\n\n{_HEAD}" + "\n".join(rows)
+    table = f"Version {__version__}, {scales} scale:\n\n{_HEAD}" + "\n".join(rows)
     before = TARGET.read_text(encoding="utf-8")
-    after = _TABLE.sub(lambda found: f"{found[1]}{made}\n{found[2]}", before)
+    after = _TABLE.sub(lambda match: f"{match[1]}{table}\n{match[2]}", before)
     TARGET.write_text(after, encoding="utf-8")
 
 

@@ -713,6 +713,13 @@ _OTHERS: Final = (
         "The norm of the difference of two computations of the same hidden state over its norm.",
     ),
     Metric(
+        "training_score",
+        "Training score",
+        "score",
+        meaning="Higher = better learnt",
+        definition="The score of a task on training examples, such as the share of right labels.",
+    ),
+    Metric(
         "x_coordinate",
         "x coordinate",
         "x",

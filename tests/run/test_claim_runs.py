@@ -9,10 +9,10 @@ from rankscope.errors import InputError
 from rankscope.judgements import Judgement
 from rankscope.run import ClaimRun, claim_runs, over_seeds
 from rankscope.run._reproduce import _note
-from rankscope.run._store import Ended, Store
+from rankscope.run._store import RunRecord, Store
 
 JUDGED = {"verdict": "holds", "domain": "skips", "on": "", "checks": {"cubic": True}}
-RUN = Ended(
+RUN = RunRecord(
     "d4-00000000",
     "D4",
     {"seed": 0, "scale": "quick", "series": "a"},

@@ -56,10 +56,10 @@ class Setup:
     ] = None
     dtype: Annotated[
         Dtype,
-        Word("Network", "Number format it runs in; figures are computed in float32 or more."),
+        Word("Network", "Number format of the model; metrics are computed in float32 or more."),
     ] = "float32"
     device: Annotated[
-        str | None, Word("Network", "Where it runs: cpu, cuda, cuda:1, mps; unless given, cpu.")
+        str | None, Word("Network", "Device: cpu, cuda, cuda:1, mps (default: cpu).")
     ] = None
     without: Annotated[
         tuple[str, ...],

@@ -90,9 +90,7 @@ class Network(TypedDict, total=False):
     skip: Annotated[float, Word("Network", "Scale of the skips; 0 for none.")]
     mask: Annotated[
         str | None,
-        Word(
-            "Network", "Who attends to whom: full, causal, window:8, ...; unless given, as built."
-        ),
+        Word("Network", "Attention mask: full, causal, window:8, ... (default: the model's own)."),
     ]
     init: Annotated[
         str,
@@ -105,8 +103,8 @@ class Network(TypedDict, total=False):
         float | None,
         Word(
             "Network",
-            "Size of a feature of the embeddings; unless given, as --init under norms before each "
-            "part (0.02 in GPT-2 and Llama), else 1.",
+            "Root mean square of the embeddings (default: that of --init with pre-norm, 0.02 in "
+            "GPT-2 and Llama; otherwise 1).",
         ),
     ]
 
@@ -124,13 +122,13 @@ LEFT_OUT: Final = {
 """The parts that each variant of the 2021 paper's figure 2 lacks, read as ``steps`` below."""
 Parts = Literal["steps", "paper", "identity", "theorems"]
 PARTS: Final = {
-    "steps": "MLPs go with their norm and skip, and no skip is left where skips go",
-    "paper": "as in the 2021 paper's code: MLPs go with their norm and skip, but LN(gelu(x) + x) "
-    "stays in ALBERT, whose layers share their weights; of the skips the attention's goes alone",
-    "identity": "the identity stays in the place of MLPs, with their norm and skip",
-    "theorems": "as steps, and without norms in all four variants",
+    "steps": "remove MLPs with their norm and skip, and all skips where skips are removed",
+    "paper": "as in the code of Dong et al. 2021: as steps, but ALBERT keeps LN(gelu(x) + x), and "
+    "of the skips only that of attention is removed",
+    "identity": "replace MLPs by the identity, and keep their norm and skip",
+    "theorems": "as steps, and remove the norms of all four variants",
 }
-"""Readings of what is taken away: the papers leave room for more than one."""
+"""Interpretations of what is removed: the papers allow more than one."""
 DESCRIBE: Final = {
     "norm": ("norm", "norm_place", "norm_eps"),
     "mlp": ("mlp_ratio",),

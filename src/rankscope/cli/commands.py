@@ -33,8 +33,9 @@ if TYPE_CHECKING:
 
 _COLLAPSED = 3
 """Exit code of ``--fail-on``; errors exit with 2."""
-_Ids = Annotated[list[str] | None, typer.Argument(metavar="[ID]...", show_default=False)]
-_Id = Annotated[str | None, typer.Argument(metavar="ID", show_default=False)]
+_IDS = "Ids as listed below."
+_Ids = Annotated[list[str] | None, typer.Argument(metavar="ID", help=_IDS, show_default=False)]
+_Id = Annotated[str | None, typer.Argument(metavar="ID", help=_IDS, show_default=False)]
 
 
 def _answer(id_: str, options: QuestionOptions, **chosen: Any) -> "Result":
@@ -338,7 +339,7 @@ def reproduce(options: ReproduceOptions, *, ids: _Ids = None) -> None:
     """Run claims by id, or all of them."""
     if not ids and not options.everything:
         only = "without an ID or --all it lists the claims and takes only --json and --output."
-        refuse("reproduce", sorted(options.given - {"as_json", "output"}), options, only)
+        refuse("reproduce", sorted(options.specified - {"as_json", "output"}), options, only)
         series = over_seeds(claim_runs(options.output or OUTPUT_FOLDER))
         last = {same.runs[0].id: same for same in series}  # the latest of each claim
         _print_entries("claim", last, as_json=options.as_json)
@@ -359,7 +360,7 @@ def study(options: ExperimentOptions, *, id_: _Id = None) -> None:
     """Run a study by id."""
     if id_ is None:
         only = "without an ID it lists the studies and takes only --json."
-        refuse("study", sorted(options.given - {"as_json"}), options, only)
+        refuse("study", sorted(options.specified - {"as_json"}), options, only)
         _print_entries("study", {}, as_json=options.as_json)
         return
     from rankscope.cli import inputs, outputs

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 def question(id_: str, options: QuestionOptions, **chosen: Any) -> Any:
     """The configuration of a question, from the options given and ``chosen``."""
-    fields = _given(options) | {name: chosen[name] for name in chosen if name in options.given}
+    fields = _given(options) | {name: chosen[name] for name in chosen if name in options.specified}
     return ask(CATALOGUE[id_], fields, Sources(dialect=COMMAND_LINE)).configure()
 
 
@@ -47,7 +47,7 @@ def comparison(options: QuestionOptions, models: Sequence[str]) -> Any:
     usable_device("--device", setup.device)
     compared = compare.module().compared_models(list(models))
     drawn = [model for model in compared if model.at_init]
-    if "seed" in options.given and not drawn:
+    if "seed" in options.specified and not drawn:
         raise InputError(f"--seed {setup.seed} has no effect: no model is followed by @init.")
     if setup.pickled and len(drawn) == len(compared):
         raise InputError(
@@ -59,7 +59,7 @@ def comparison(options: QuestionOptions, models: Sequence[str]) -> Any:
         texts=None if setup.text is None else setup.texts.samples,
         ids=setup.token_ids,
         samples=setup.samples,
-        length=setup.length if "length" in options.given else None,
+        length=setup.length if "length" in options.specified else None,
         limited=not options.yes,
         **{name: getattr(setup, name) for name in same},
     )
@@ -67,7 +67,7 @@ def comparison(options: QuestionOptions, models: Sequence[str]) -> Any:
 
 def _given(options: Options) -> dict[str, Any]:
     """The options given about a setup; paths as strings."""
-    values = {name: getattr(options, name, None) for name in options.given - OF_ANSWERS}
+    values = {name: getattr(options, name, None) for name in options.specified - OF_ANSWERS}
     return {
         name: str(value) if isinstance(value, Path) else value
         for name, value in values.items()
@@ -123,7 +123,7 @@ def _fields(entry: Entry, options: ExperimentOptions) -> dict[str, Any]:
         return read(field)
 
     fields = [name for name in FIELDS if name in entry.options]
-    return {name: make(name) for name in fields if options.given & {*FIELDS[name]}}
+    return {name: make(name) for name in fields if options.specified & {*FIELDS[name]}}
 
 
 def _models(options: ExperimentOptions, usual: "Sequence[Model]") -> "tuple[Model, ...]":
@@ -132,7 +132,7 @@ def _models(options: ExperimentOptions, usual: "Sequence[Model]") -> "tuple[Mode
 
     if options.pickled and not options.pretrained:
         raise InputError("--pickled applies to --pretrained models, but none is given.")
-    fresh = built_in(*names(options.models)) if "models" in options.given else tuple(usual)
+    fresh = built_in(*names(options.models)) if "models" in options.specified else tuple(usual)
     if options.pretrained:  # no substitute for a trained model is needed then
         fresh = tuple(model for model in fresh if not model.trained_here)
     trained: dict[str, Model] = {}

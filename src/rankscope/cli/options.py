@@ -36,7 +36,7 @@ in_run = functools.partial(option, panel="Run")
 class Options:
     """Options of a command, and which of them were given."""
 
-    given: frozenset[str] = frozenset()
+    specified: frozenset[str] = frozenset()
     command: str = ""  # the command line that reproduces the result
 
 
@@ -72,7 +72,7 @@ class PartsOptions(Options):
     parts: Annotated[
         Parts,
         option(
-            "What the variants (SAN, ...) leave out. "
+            "What the variants (SAN, SAN+MLP, SAN+skip) leave out. "
             + " ".join(f"{name}: {words}." for name, words in PARTS.items()),
             panel="Reading",
         ),
@@ -100,10 +100,10 @@ def asking(
             flag = [COMMAND_LINE.name(name)] if default is False else []
             shown = option(helps.get(name, word.help), *flag, panel=word.panel)
         listed.append((name, Annotated[kind, shown], field(default=default)))
-    made: type[QuestionOptions] = make_dataclass(
+    group: type[QuestionOptions] = make_dataclass(
         "Asking", listed, bases=(*more, QuestionOptions), frozen=True
     )
-    return made
+    return group
 
 
 FIELDS: Final[Mapping[str, tuple[str, ...]]] = {
@@ -169,7 +169,8 @@ class ReproduceOptions(ExperimentOptions):
     parts: Annotated[
         Parts,
         _experiment(
-            "What the variants (SAN, ...) leave out; paper: as in the paper's code.", "parts"
+            "What the variants (SAN, SAN+MLP, SAN+skip) leave out; paper: as in the paper's code.",
+            "parts",
         ),
     ] = "paper"
 
@@ -208,7 +209,7 @@ def names(listed: str) -> list[str]:
 def refuse(command: str, unused: Iterable[str], options: Options, takes: str) -> None:
     """Raise if an option was given that the command does not accept."""
     for name in unused:
-        if name in options.given:
+        if name in options.specified:
             raise InputError(f"{command} does not take {COMMAND_LINE.name(name)}; {takes}")
 
 
@@ -229,11 +230,11 @@ def takes(group: type[Options]) -> Callable[[Callable[..., None]], Callable[...,
         @functools.wraps(command)
         def run(context: typer.Context, **values: Any) -> None:
             sources = {name: context.get_parameter_source(name) for name in values}
-            given = frozenset(
+            specified = frozenset(
                 name for name, source in sources.items() if source and source.name == "COMMANDLINE"
             )
             filled = {slot.name: values.pop(slot.name) for slot in shared}
-            command(group(given=given, command=as_typed(context), **filled), **values)
+            command(group(specified=specified, command=as_typed(context), **filled), **values)
 
         signature = [inspect.Parameter("context", keyword, annotation=typer.Context), *parameters]
         for slot in shared:
@@ -250,9 +251,9 @@ def as_typed(context: typer.Context) -> str:
     """The command line without output options, so that equal questions have equal commands."""
     shown = ("--json", "--table", "--full", "--charts")
     words = [word for word in context.meta.get(WORDS, ()) if word not in shown]
-    kept = [
+    words_kept = [
         word
         for previous, word in pairwise(["", *words])
         if "--output" not in (previous, word) and not word.startswith("--output=")
     ]
-    return shlex.join(["rankscope", *kept]) if words else ""
+    return shlex.join(["rankscope", *words_kept]) if words else ""

@@ -109,8 +109,8 @@ def status(folder: Path, *, as_json: bool) -> None:
     if as_json:
         print_json({**asdict(now), "failed": now.failed, "left": now.left})
         return
-    kept = f"{plural(now.others, 'result')} of runs that are not in the grid any more"
-    print_list({"runs": str(now), "state": now.state} | ({"kept": kept} if now.others else {}))
+    obsolete = f"{plural(now.others, 'result')} of runs that are not in the grid any more"
+    print_list({"runs": str(now), "state": now.state} | ({"kept": obsolete} if now.others else {}))
     _print_failures(now.failures)
 
 
@@ -162,7 +162,7 @@ def _check(options: TableOptions) -> bool:
             f"--map {options.heatmap} does not name two axes; example: --map layers,skip."
         )
     for name in ("color", "facet", "layer", "below", "boundary"):
-        if name in options.given and not drawn:
+        if name in options.specified and not drawn:
             raise InputError(f"--{name} needs --x or --map.")
     if is_map and options.color is not None:
         raise InputError(
@@ -209,23 +209,23 @@ def _of_metric(rows: pl.LazyFrame, metric: str) -> pl.DataFrame:
 
 def _print_whole(rows: pl.LazyFrame, options: TableOptions, files: dict[str, str]) -> None:
     """Print the contents of the full table, and write it to a file if asked."""
-    whole = _of_metric(rows, options.y) if options.y else rows.collect()
-    axes = whole.columns[1 : whole.columns.index("metric")]
-    listed = {name: whole[name].unique(maintain_order=True).to_list() for name in whole.columns}
+    results = _of_metric(rows, options.y) if options.y else rows.collect()
+    axes = results.columns[1 : results.columns.index("metric")]
+    listed = {name: results[name].unique(maintain_order=True).to_list() for name in results.columns}
     values, metrics = {name: listed[name] for name in axes}, listed["metric"]
     runs = len(listed["run"])
     if options.as_json:
         columns = {name: [*map(_plain, settings)] for name, settings in values.items()}
-        counts = {"runs": runs, "rows": whole.height, "columns": columns, "metrics": metrics}
+        counts = {"runs": runs, "rows": results.height, "columns": columns, "metrics": metrics}
         print_json({**counts, "files": files})
     else:
         settings = {
             name: list_words([*map(setting_text, column)], 8) for name, column in values.items()
         }
-        counted = {"rows": f"{whole.height:,} of {plural(runs, 'run')}", **settings}
+        counted = {"rows": f"{results.height:,} of {plural(runs, 'run')}", **settings}
         print_list({**counted, "metrics": list_words(metrics, 12), **files})
     if options.output is not None:
-        _write(whole, options.output)
+        _write(results, options.output)
 
 
 def _write(rows: pl.DataFrame, path: Path) -> None:
@@ -281,7 +281,7 @@ def _folder(grid: Path, options: SweepOptions) -> Path:
     return options.output or running.OUTPUT_FOLDER / f"{grid.stem}{quick}"
 
 
-def _print_failures(failures: Sequence[running.Ended]) -> None:
+def _print_failures(failures: Sequence[running.RunRecord]) -> None:
     for failure in failures[:_FIRST]:
         print_error(f"{failure} failed: {cut(failure.error, _LONGEST)}")
     if len(failures) > _FIRST:
@@ -303,7 +303,7 @@ def _progress(total: int, done: list[int]) -> Iterator[running.OnOutcome]:
     ) as bar:
         task = bar.add_task("starting", total=total)
 
-        def show(_outcome: running.Outcome, progress: running.Progress) -> None:
+        def show(_outcome: running.RunOutcome, progress: running.Progress) -> None:
             nonlocal last
             done[0] = progress.done
             failed = f", {progress.failed:,} failed" if progress.failed else ""

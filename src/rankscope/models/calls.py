@@ -37,7 +37,7 @@ Options = ParamSpec("Options")
 Answer = TypeVar("Answer")
 
 
-class Read(NamedTuple):
+class ReadInputs(NamedTuple):
     """Inputs of any kind: texts, or else a tensor and which of its tokens are real (None: all)."""
 
     texts: tuple[str, ...] | None
@@ -54,7 +54,7 @@ class Read(NamedTuple):
         return [row[real].tolist() for row, real in rows]
 
 
-def read_inputs(inputs: Inputs, token_mask: Tensor | None = None) -> Read:
+def read_inputs(inputs: Inputs, token_mask: Tensor | None = None) -> ReadInputs:
     """Inputs of any kind as texts or as one tensor.
 
     >>> read_inputs([[5, 6, 7], [8, 9]]).token_mask
@@ -64,7 +64,7 @@ def read_inputs(inputs: Inputs, token_mask: Tensor | None = None) -> Read:
     ('A rose is a rose.',)
     """
     if isinstance(inputs, str):
-        return Read((inputs,), None, None)
+        return ReadInputs((inputs,), None, None)
     if isinstance(inputs, Mapping):
         if "input_ids" not in inputs:
             raise InputError(f"expected input_ids among the inputs, got {', '.join(inputs)}.")
@@ -72,9 +72,9 @@ def read_inputs(inputs: Inputs, token_mask: Tensor | None = None) -> Read:
         mask = token_mask if mask is None else torch.as_tensor(mask).bool()
         return read_inputs(inputs["input_ids"], mask)
     if isinstance(inputs, Tensor):
-        return Read(None, inputs, token_mask)
+        return ReadInputs(None, inputs, token_mask)
     if isinstance(inputs, np.ndarray):
-        return Read(None, torch.from_numpy(inputs), token_mask)
+        return ReadInputs(None, torch.from_numpy(inputs), token_mask)
     if not isinstance(inputs, Sequence) or not inputs:
         raise KindError(
             f"inputs: got {type(inputs).__name__}, expected texts, token ids, or a tensor with at "
@@ -83,7 +83,7 @@ def read_inputs(inputs: Inputs, token_mask: Tensor | None = None) -> Read:
     if all(isinstance(text, str) for text in inputs):
         if token_mask is not None:
             raise InputError("texts are padded by the tokeniser; leave token_mask out.")
-        return Read(tuple(inputs), None, None)
+        return ReadInputs(tuple(inputs), None, None)
     try:
         rows = [torch.as_tensor(row) for row in inputs]
     except (TypeError, ValueError, RuntimeError) as error:
@@ -91,12 +91,12 @@ def read_inputs(inputs: Inputs, token_mask: Tensor | None = None) -> Read:
     if rows[0].ndim == 0:  # the ids of a single sample
         rows = [torch.stack(rows)]
     if len({row.shape for row in rows}) == 1:
-        return Read(None, torch.stack(rows), token_mask)
+        return ReadInputs(None, torch.stack(rows), token_mask)
     if token_mask is not None or any(row.ndim != 1 for row in rows):
         raise InputError("rows of different lengths are padded here; leave token_mask out.")
     padded = pad_sequence(rows, batch_first=True)
     lengths = torch.tensor([len(row) for row in rows])
-    return Read(None, padded, torch.arange(padded.shape[1]) < lengths.unsqueeze(1))
+    return ReadInputs(None, padded, torch.arange(padded.shape[1]) < lengths.unsqueeze(1))
 
 
 def as_network(

@@ -2,11 +2,11 @@ from ._drive import OnOutcome as OnOutcome
 from ._drive import Progress as Progress
 from ._drive import drive as drive
 from ._engine import ENGINES as ENGINES
+from ._engine import AxisValue as AxisValue
 from ._engine import Engine as Engine
 from ._engine import Inline as Inline
-from ._engine import Outcome as Outcome
 from ._engine import Run as Run
-from ._engine import Setting as Setting
+from ._engine import RunOutcome as RunOutcome
 from ._engine import Work as Work
 from ._grid import Grid as Grid
 from ._grid import read_grid as read_grid
@@ -28,10 +28,10 @@ from ._status import claim_runs as claim_runs
 from ._status import over_seeds as over_seeds
 from ._status import status as status
 from ._store import OUTPUT_FOLDER as OUTPUT_FOLDER
-from ._store import Ended as Ended
-from ._sweep import Estimate as Estimate
-from ._sweep import Plan as Plan
+from ._store import RunRecord as RunRecord
 from ._sweep import Sweep as Sweep
+from ._sweep import SweepEstimate as SweepEstimate
+from ._sweep import SweepPlan as SweepPlan
 from ._sweep import estimate as estimate
 from ._sweep import execute as execute
 from ._sweep import plan as plan

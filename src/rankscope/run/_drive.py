@@ -11,8 +11,8 @@ from typing import Any, Final
 from rankscope.arguments import checked
 from rankscope.errors import InputError, RankscopeError
 from rankscope.run import _results
-from rankscope.run._engine import Engine, Outcome, Run, Work, in_words
-from rankscope.run._store import Ended, Store, held, is_key, new_or_known
+from rankscope.run._engine import Engine, Run, RunOutcome, Work, in_words
+from rankscope.run._store import RunRecord, Store, is_key, lock_folder, new_or_known
 
 _AT_WORK: Final[set[int]] = set()
 _CHOOSING: Final = threading.Lock()
@@ -32,7 +32,7 @@ class Progress:
     """Damaged files that were moved aside at the start, and what is wrong with each."""
 
 
-OnOutcome = Callable[[Outcome, Progress], None]
+OnOutcome = Callable[[RunOutcome, Progress], None]
 """Called after each run, once its result is saved."""
 
 
@@ -65,16 +65,16 @@ def drive(
             )
         wanted.setdefault(run.key, run)
     started = time.monotonic()
-    with held(root, wait=wait), Store(root, "sweep", create=True) as store:
+    with lock_folder(root, wait=wait), Store(root, "sweep", create=True) as store:
         store.claim()
         try:
-            whole, aside = _results.tidy(store)
+            valid, aside = _results.tidy(store)
         except OSError as error:
             raise InputError(f"{root} cannot be checked: {in_words(error)}") from error
         store.set_points(((run.key, run.axes) for run in runs), grid or {})
         before = set() if retry_failed else {run.key for run in store.runs("status = 'failed'")}
-        left = [run for key, run in wanted.items() if key not in whole | before]
-        done = len(whole & wanted.keys())
+        left = [run for key, run in wanted.items() if key not in valid | before]
+        done = len(valid & wanted.keys())
         failed, seconds = len(wanted) - done - len(left), time.monotonic() - started
         progress = Progress(len(wanted), done, done, failed, len(left), seconds, aside)
         with _alone(engine), closing(engine):
@@ -105,7 +105,7 @@ def _alone(engine: Engine) -> Iterator[None]:
         _AT_WORK.discard(id(engine))
 
 
-def _keep(store: Store, outcome: Outcome, progress: Progress) -> bool:
+def _keep(store: Store, outcome: RunOutcome, progress: Progress) -> bool:
     """Save the outcome of a run; return whether it has a result. Raises if the disk is full."""
     run, content, error, done = outcome.run, b"", outcome.error, progress.done
     if not error:
@@ -115,7 +115,7 @@ def _keep(store: Store, outcome: Outcome, progress: Progress) -> bool:
             error = str(invalid)
     settings = {"axes": dict(run.axes), "fields": dict(run.fields)}
     how = (outcome.seconds, outcome.worker, outcome.attempts)
-    ended = Ended(run.key, run.experiment, settings, time.time(), *how)
+    ended = RunRecord(run.key, run.experiment, settings, time.time(), *how)
     try:
         if error:
             before = sum(noted.attempts for noted in store.runs("key = ?", run.key))

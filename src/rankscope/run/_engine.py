@@ -12,7 +12,7 @@ from typing import Any, Final, Protocol, runtime_checkable
 from rankscope.arguments import checked
 from rankscope.errors import InputError, RankscopeError
 
-Setting = str | int | float | bool | None
+AxisValue = str | int | float | bool | None
 """A value on an axis of the grid, which becomes a column of the table."""
 
 
@@ -30,7 +30,7 @@ class Run:
 
     key: str
     experiment: str
-    axes: Mapping[str, Setting]
+    axes: Mapping[str, AxisValue]
     fields: Mapping[str, Any]
     folder: str = ""
 
@@ -44,7 +44,7 @@ Work = Callable[[Run], Any]
 
 
 @dataclass(frozen=True)
-class Outcome:
+class RunOutcome:
     """The outcome of one run: its result or an error."""
 
     run: Run
@@ -63,7 +63,7 @@ class Engine(Protocol):
     ``runs`` is consumed as workers become free. ``close`` stops all remaining runs.
     """
 
-    def outcomes(self, runs: Iterable[Run], work: Work) -> Iterator[Outcome]: ...
+    def outcomes(self, runs: Iterable[Run], work: Work) -> Iterator[RunOutcome]: ...
 
     def close(self) -> None: ...
 
@@ -72,7 +72,7 @@ class Engine(Protocol):
 class Inline:
     """Execute runs in this process: for a few runs, or for a debugger."""
 
-    def outcomes(self, runs: Iterable[Run], work: Work) -> Iterator[Outcome]:
+    def outcomes(self, runs: Iterable[Run], work: Work) -> Iterator[RunOutcome]:
         """Yield each run's outcome, in the order of the runs."""
         for run in runs:
             yield carry_out(run, work, "this process")
@@ -136,7 +136,7 @@ def make_engine(name: str, **options: Any) -> Engine:
     return engine
 
 
-def carry_out(run: Run, work: Work, worker: str) -> Outcome:
+def carry_out(run: Run, work: Work, worker: str) -> RunOutcome:
     """Execute one run; an exception becomes its outcome and does not affect other runs."""
     started = time.perf_counter()
     result, error, where = None, "", ""
@@ -150,10 +150,10 @@ def carry_out(run: Run, work: Work, worker: str) -> Outcome:
         error = in_words(raised)
         with suppress(Exception):  # an error whose __str__ fails
             where = "".join(traceback.format_exception(raised))
-    return Outcome(run, result, error, where, time.perf_counter() - started, worker)
+    return RunOutcome(run, result, error, where, time.perf_counter() - started, worker)
 
 
-def packed(outcome: Outcome) -> bytes:
+def packed(outcome: RunOutcome) -> bytes:
     """Pickle an outcome; one that cannot be pickled becomes a failure."""
     try:
         return pickle.dumps(outcome)

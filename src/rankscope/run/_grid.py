@@ -79,9 +79,9 @@ class Grid:
     def settings(self, point: Mapping[str, Any]) -> dict[str, Any]:
         """The shared fields, with placeholders replaced by the values at a point."""
         if self._templates and not point.keys() >= set(self.axis_names):
-            given, axes = ", ".join(point), ", ".join(self.axis_names)
+            named, axes = ", ".join(point), ", ".join(self.axis_names)
             raise InputError(
-                f"point: got {given or 'nothing'}, expected a value of each of {axes}."
+                f"point: got {named or 'nothing'}, expected a value of each of {axes}."
             )
         filled = {name: fill(value, point) for name, value in self._templates.items()}
         return {**self.fields, **filled}

@@ -13,7 +13,7 @@ from typing import Final
 from rankscope.arguments import Count, checked
 from rankscope.errors import InputError, RankscopeError
 from rankscope.process import Answer, Worker
-from rankscope.run._engine import Outcome, Run, Work, carry_out, packed
+from rankscope.run._engine import Run, RunOutcome, Work, carry_out, packed
 
 _CHECK_EVERY: Final = 0.2
 """Seconds between checks for Ctrl-C, which does not interrupt a wait for threads once polars has
@@ -43,7 +43,7 @@ class Processes:
         self._failed_starts = 0
         self._closed = True
 
-    def outcomes(self, runs: Iterable[Run], work: Work) -> Iterator[Outcome]:
+    def outcomes(self, runs: Iterable[Run], work: Work) -> Iterator[RunOutcome]:
         """Yield each run's outcome as soon as it is available.
 
         One thread waits for each process. One run more than there are processes is queued, so that
@@ -59,7 +59,7 @@ class Processes:
                 f"work={work!r} cannot be pickled ({error}); give a function of a module, or "
                 "use the engine Inline()."
             ) from error
-        rest, pending = iter(runs), set[Future[Outcome]]()
+        rest, pending = iter(runs), set[Future[RunOutcome]]()
         self._failed_starts, self._closed = 0, False
         with ThreadPoolExecutor(self.workers, thread_name_prefix="sweep") as threads:
             try:
@@ -84,14 +84,14 @@ class Processes:
         for worker in workers:
             worker.close()
 
-    def _outcome(self, run: Run, answer: Answer) -> Outcome:
+    def _outcome(self, run: Run, answer: Answer) -> RunOutcome:
         """Execute a run; if its worker dies, repeat it with another."""
         ending, stderr, attempts = "", "", 0
         while attempts <= self.retries:
             worker = self._idle_worker(answer)
             attempts += 1
             try:
-                outcome: Outcome = pickle.loads(worker.ask(pickle.dumps(run)))
+                outcome: RunOutcome = pickle.loads(worker.ask(pickle.dumps(run)))
             except EOFError:
                 ending, stderr = self._remove(worker)
             else:
@@ -100,7 +100,7 @@ class Processes:
                 return replace(outcome, attempts=attempts)
         times = f", {attempts} times" * (attempts > 1)
         error = f"its worker process {ending}{times}."
-        return Outcome(run, error=error, traceback=stderr, attempts=attempts)
+        return RunOutcome(run, error=error, traceback=stderr, attempts=attempts)
 
     def _idle_worker(self, answer: Answer) -> Worker:
         """An idle worker, or a new one once it is ready."""

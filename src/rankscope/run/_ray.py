@@ -14,7 +14,7 @@ from typing import Annotated, Any, Final
 from rankscope.arguments import Count, Range, checked
 from rankscope.errors import InputError
 from rankscope.process import passive_wait
-from rankscope.run._engine import Outcome, Run, Work, carry_out, in_words, packed
+from rankscope.run._engine import Run, RunOutcome, Work, carry_out, in_words, packed
 from rankscope.version import __version__
 
 _LEAST: Final = 16
@@ -52,7 +52,7 @@ class RayEngine:
         self._is_ours = False
         self._capacity, self._counted = 0, -_COUNT_EVERY
 
-    def outcomes(self, runs: Iterable[Run], work: Work) -> Iterator[Outcome]:
+    def outcomes(self, runs: Iterable[Run], work: Work) -> Iterator[RunOutcome]:
         """Yield each run's outcome as soon as it is available."""
         ray = self._connected()
         task = ray.remote(
@@ -136,17 +136,17 @@ class RayEngine:
             self._capacity, self._counted = max(_LEAST, int(_AHEAD * at_once)), time.monotonic()
         return self._capacity
 
-    def _outcome(self, ray: Any, reference: Any) -> Outcome:
+    def _outcome(self, ray: Any, reference: Any) -> RunOutcome:
         run = self._pending.pop(reference)
         try:
             outcome = pickle.loads(ray.get(reference))
         except Exception as error:  # its workers died too often, or it cannot be unpickled
             message = " ".join(in_words(error).split())
             crashed = isinstance(error, ray.exceptions.WorkerCrashedError)
-            return Outcome(
+            return RunOutcome(
                 run, error=message, traceback=str(error), attempts=1 + self.retries * crashed
             )
-        assert isinstance(outcome, Outcome)
+        assert isinstance(outcome, RunOutcome)
         return outcome
 
 
@@ -161,7 +161,7 @@ def _check_connection(address: str) -> None:
 def _carried_out(run: Run, work: Work, version: str) -> bytes:
     """Executed on a node: the pickled outcome of a run, computed by the version of its key."""
     if version != __version__:
-        differs = Outcome(
+        differs = RunOutcome(
             run,
             error=f"{socket.gethostname()} has rankscope {__version__}, the sweep was started with "
             f"{version}; install the same version on every node.",

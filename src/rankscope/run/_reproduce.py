@@ -22,9 +22,9 @@ from rankscope.experiments import Entry, Scale, entries, entry
 from rankscope.numerals import plural
 from rankscope.process import OnStep, silent
 from rankscope.results import Result
-from rankscope.run._engine import Outcome, Run, carry_out
+from rankscope.run._engine import Run, RunOutcome, carry_out
 from rankscope.run._status import ClaimRun, claim_run, claim_runs, over_seeds
-from rankscope.run._store import NAME, OUTPUT_FOLDER, Ended, Store, digest_of
+from rankscope.run._store import NAME, OUTPUT_FOLDER, RunRecord, Store, digest_of
 from rankscope.show import figures, report
 
 SUMMARY: Final = "reproduce.html"
@@ -55,11 +55,11 @@ class Reproductions(Tabular, Sequence[Reproduction]):
     runs: tuple[Reproduction, ...]
 
     @overload
-    def __getitem__(self, place: int) -> Reproduction: ...
+    def __getitem__(self, index: int) -> Reproduction: ...
     @overload
-    def __getitem__(self, place: slice) -> tuple[Reproduction, ...]: ...
-    def __getitem__(self, place: int | slice) -> Reproduction | tuple[Reproduction, ...]:
-        return self.runs[place]
+    def __getitem__(self, index: slice) -> tuple[Reproduction, ...]: ...
+    def __getitem__(self, index: int | slice) -> Reproduction | tuple[Reproduction, ...]:
+        return self.runs[index]
 
     def __len__(self) -> int:
         return len(self.runs)
@@ -69,26 +69,29 @@ class Reproductions(Tabular, Sequence[Reproduction]):
         """One row per run: claim, verdict, what lies beyond, seed, seconds, and why it failed."""
         rows = [
             {
-                "claim": each.entry.id,
-                "verdict": each.run.judgement and each.run.judgement.verdict,
-                "beyond": each.run.beyond and each.run.beyond.verdict,
-                "statement": each.entry.title,
-                "seed": each.run.seed,
-                "scale": each.run.scale,
-                "seconds": each.run.seconds,
-                "from_before": each.from_before,
-                "failure": each.run.failure or None,
+                "claim": reproduction.entry.id,
+                "verdict": reproduction.run.judgement and reproduction.run.judgement.verdict,
+                "beyond": reproduction.run.beyond and reproduction.run.beyond.verdict,
+                "statement": reproduction.entry.title,
+                "seed": reproduction.run.seed,
+                "scale": reproduction.run.scale,
+                "seconds": reproduction.run.seconds,
+                "from_before": reproduction.from_before,
+                "failure": reproduction.run.failure or None,
             }
-            for each in self.runs
+            for reproduction in self.runs
         ]
         return pl.DataFrame(rows, schema=_COLUMNS)
 
     def plot(self, metric: str | None = None) -> figures.Figure:
         """How many of its checks each claim met, or another ``metric``: ``seconds``."""
         rows = [
-            (each.entry.id, name, value)
-            for each in self.runs
-            for name, value in (("checks_met", _share_met(each.run)), ("seconds", each.run.seconds))
+            (reproduction.entry.id, name, value)
+            for reproduction in self.runs
+            for name, value in (
+                ("checks_met", _share_met(reproduction.run)),
+                ("seconds", reproduction.run.seconds),
+            )
             if value is not None
         ]
         schema = {"claim": pl.String, "metric": pl.String, "value": pl.Float64}
@@ -143,17 +146,17 @@ def reproduce(
     others continue.
     """
     chosen = [entry(id_, "claim") for id_ in ids] or list(entries("claim").values())
-    given: dict[Entry, dict[str, Any]] = {}
+    fields_of: dict[Entry, dict[str, Any]] = {}
     for claim in chosen:
         names = {field.name for field in dataclass_fields(claim.module().Config)}
         if "seed" not in claim.options:  # deterministic
             names -= {"seed"}
-        given[claim] = {name: value for name, value in options.items() if name in names}
+        fields_of[claim] = {name: value for name, value in options.items() if name in names}
     for name in options:
-        if not any(name in fields for fields in given.values()):
+        if not any(name in fields for fields in fields_of.values()):
             named = ", ".join(claim.id for claim in chosen)
             raise InputError(f"none of {named} has a field {name!r}.")
-    done = reproductions(given, folder, scale=scale, seeds=seeds, fresh=fresh)
+    done = reproductions(fields_of, folder, scale=scale, seeds=seeds, fresh=fresh)
     return Reproductions(tuple(done))
 
 
@@ -224,17 +227,17 @@ def _reproduced(
     stem, digest = claim.stem(config), config.digest(claim.id)
     noted = _noted(folder, claim.id)
     known = noted.get(stem)
-    kept = None if fresh else _kept(folder / f"{stem}.parquet", claim, digest, known)
+    saved = None if fresh else _kept(folder / f"{stem}.parquet", claim, digest, known)
     files = _files(folder, stem)
     drawn = "page" in files and ("chart" in files or not charts) and not redraw
-    if kept is not None and known is not None and drawn:
+    if saved is not None and known is not None and drawn:
         if list(noted)[-1] != stem:  # the latest request is the latest verdict
             _note(folder, known)
-        return Reproduction(claim, _shown(known), kept, files, from_before=True)
+        return Reproduction(claim, _shown(known), saved, files, from_before=True)
     started = time.perf_counter()
-    result = kept or claim.run(config, begin(claim.id))
+    result = saved or claim.run(config, begin(claim.id))
     seconds: float | None = time.perf_counter() - started
-    if kept is not None:
+    if saved is not None:
         seconds = None if known is None else known.seconds
     series = replace(config, seed=0).digest(claim.id)
     ended = _ended(result, scale, series, seconds)
@@ -244,10 +247,10 @@ def _reproduced(
     except (RankscopeError, OSError) as error:  # there is a result, but not all files
         unwritten = replace(_shown(ended), failure=str(error))
         return Reproduction(claim, unwritten, result, _files(folder, stem))
-    return Reproduction(claim, _shown(ended), result, files, from_before=kept is not None)
+    return Reproduction(claim, _shown(ended), result, files, from_before=saved is not None)
 
 
-def _kept(path: Path, claim: Entry, digest: str, noted: Ended | None) -> Result | None:
+def _kept(path: Path, claim: Entry, digest: str, noted: RunRecord | None) -> Result | None:
     """A saved result; None if its file cannot be read or belongs to another configuration."""
     try:
         if noted is not None and noted.digest != digest_of(path.read_bytes()):
@@ -268,7 +271,7 @@ def _files(folder: Path, stem: str) -> dict[str, str]:
     return {what: str(path) for what, path in files.items() if path.is_file()}
 
 
-def _noted(folder: Path, id_: str) -> dict[str, Ended]:
+def _noted(folder: Path, id_: str) -> dict[str, RunRecord]:
     """The recorded runs of a claim by key, the latest last; empty if they cannot be read."""
     if not (folder / NAME).is_file():
         return {}
@@ -278,7 +281,7 @@ def _noted(folder: Path, id_: str) -> dict[str, Ended]:
     return {}
 
 
-def _note(folder: Path, run: Ended) -> None:
+def _note(folder: Path, run: RunRecord) -> None:
     """Record a run; a failure is recorded under the claim's id until a run succeeds."""
     folder.mkdir(parents=True, exist_ok=True)
     with Store(folder, "reproduce", create=True) as store:
@@ -287,7 +290,7 @@ def _note(folder: Path, run: Ended) -> None:
             store.delete(run.experiment)
 
 
-def _ended(result: Result, scale: Scale, series: str, seconds: float | None) -> Ended:
+def _ended(result: Result, scale: Scale, series: str, seconds: float | None) -> RunRecord:
     figures = ([name, value] for name, value in result.key_figures.items() if math.isfinite(value))
     details = {
         "judgement": result.judgement and asdict(result.judgement),
@@ -297,21 +300,23 @@ def _ended(result: Result, scale: Scale, series: str, seconds: float | None) -> 
     seed = int(result.provenance["seed"]) if "seed" in entry(result.id).options else None
     settings = {"seed": seed, "scale": scale, "series": series}
     file = f"{result.stem}.parquet"
-    return Ended(result.stem, result.id, settings, time.time(), seconds, file=file, details=details)
+    return RunRecord(
+        result.stem, result.id, settings, time.time(), seconds, file=file, details=details
+    )
 
 
-def _failed(folder: Path, outcome: Outcome, scale: Scale) -> ClaimRun:
+def _failed(folder: Path, outcome: RunOutcome, scale: Scale) -> ClaimRun:
     """Record a failed claim, if the folder is writable."""
     seed, id_ = outcome.run.fields.get("seed", 0), outcome.run.experiment
     settings = {"seed": seed if type(seed) is int else 0, "scale": scale, "series": ""}
     why: dict[str, Any] = {"error": outcome.error, "traceback": outcome.traceback}
-    failed = Ended(id_, id_, settings, time.time(), outcome.seconds, **why)
+    failed = RunRecord(id_, id_, settings, time.time(), outcome.seconds, **why)
     with suppress(RankscopeError, OSError):
         _note(folder, failed)
     return _shown(failed)
 
 
-def _shown(run: Ended) -> ClaimRun:
+def _shown(run: RunRecord) -> ClaimRun:
     shown = claim_run(run)
     assert shown is not None
     return shown

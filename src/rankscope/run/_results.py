@@ -19,8 +19,8 @@ from rankscope.arguments import checked
 from rankscope.errors import InputError, KindError
 from rankscope.numerals import list_words, setting_text
 from rankscope.process import is_unfinished, settle, write_file
-from rankscope.run._engine import Run, Setting, in_words
-from rankscope.run._store import ASIDE, RESULTS, Ended, Store, digest_of, is_key
+from rankscope.run._engine import AxisValue, Run, in_words
+from rankscope.run._store import ASIDE, RESULTS, RunRecord, Store, digest_of, is_key
 
 RUN: Final = "run"
 _SCHEMA: Final[dict[str, type[pl.DataType]]] = {
@@ -80,7 +80,7 @@ def tidy(store: Store) -> tuple[set[str], dict[str, str]]:
     files moved aside with the reasons.
     """
     noted, done, aside = store.results(), set(), {}
-    unrecorded: list[Ended] = []
+    unrecorded: list[RunRecord] = []
     results = store.folder / RESULTS
     for path in sorted(results.iterdir()) if results.is_dir() else ():
         if is_unfinished(path):  # an earlier sweep was killed while writing
@@ -97,7 +97,7 @@ def tidy(store: Store) -> tuple[set[str], dict[str, str]]:
     return done, aside
 
 
-def _check(path: Path, digest: str | None) -> tuple[str, Ended | None]:
+def _check(path: Path, digest: str | None) -> tuple[str, RunRecord | None]:
     """The problem with a result, or ""; and its record, if it has none yet (no ``digest``).
 
     The driver may have been killed between writing the file and recording its digest.
@@ -121,7 +121,7 @@ def _check(path: Path, digest: str | None) -> tuple[str, Ended | None]:
         return "it is not the table of a run", None
     settings = {"axes": {}, "fields": notes[key].get("fields", {})}
     ended, experiment = path.stat().st_mtime, str(notes[key].get("experiment"))
-    return "", Ended(key, experiment, settings, ended, **described(key, content))
+    return "", RunRecord(key, experiment, settings, ended, **described(key, content))
 
 
 def _content(path: Path) -> bytes:
@@ -165,7 +165,7 @@ def table(folder: str | Path) -> pl.LazyFrame:
     return asked.join(results.rename(renamed), on=RUN, how="inner", maintain_order="left_right")
 
 
-def _scan(folder: Path, runs: Sequence[Ended]) -> pl.LazyFrame:
+def _scan(folder: Path, runs: Sequence[RunRecord]) -> pl.LazyFrame:
     """All results concatenated, with the union of their columns; missing values are null."""
     small: list[bytes] = []
     large: list[Path] = []
@@ -211,14 +211,14 @@ def with_settings(rows: pl.LazyFrame, only: Sequence[str]) -> pl.LazyFrame:
                 numbers = [float(value) for value in wanted]
             except ValueError as error:
                 raise InputError(f"{choice}: {error}, expected a number.") from None
-            kept = rows.filter(pl.col(name).cast(pl.Float64).is_in(numbers))
+            matching = rows.filter(pl.col(name).cast(pl.Float64).is_in(numbers))
         else:
             words = pl.col(name).cast(pl.String).fill_null("none").str.to_lowercase()
-            kept = rows.filter(words.is_in([value.lower() for value in wanted]))
-        if not kept.limit(1).collect().height:
+            matching = rows.filter(words.is_in([value.lower() for value in wanted]))
+        if not matching.limit(1).collect().height:
             values = list_words([*map(setting_text, _distinct(rows, name))])
             raise InputError(f"{choice} matches no rows; values of {name}: {values}.")
-        rows = kept
+        rows = matching
     return rows
 
 
@@ -237,7 +237,7 @@ def _distinct(rows: pl.LazyFrame, name: str) -> list[Any]:
     return rows.select(pl.col(name).unique(maintain_order=True)).collect()[name].to_list()
 
 
-def axis_column(values: Sequence[Setting]) -> pl.Series:
+def axis_column(values: Sequence[AxisValue]) -> pl.Series:
     """The values of an axis as a column: numbers if all are, else text.
 
     >>> axis_column([1, 2.5]).to_list(), axis_column(["layer", False, None]).to_list()

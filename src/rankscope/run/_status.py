@@ -11,7 +11,7 @@ from rankscope import judgements
 from rankscope.arguments import checked
 from rankscope.judgements import Judgement
 from rankscope.numerals import duration, plural
-from rankscope.run._store import NAME, Ended, Store, holder
+from rankscope.run._store import NAME, RunRecord, Store, holder
 
 RECENT: Final = 300.0
 """Seconds over which the speed is measured."""
@@ -23,7 +23,7 @@ class Status:
 
     total: int  # runs of the latest grid
     done: int
-    failures: tuple[Ended, ...]
+    failures: tuple[RunRecord, ...]
     others: int  # saved results of runs that are not in the grid any more
     holder: str | None  # the process that is running the sweep, if any
     running_seconds: float | None  # how long it has been running
@@ -132,11 +132,11 @@ class ClaimSeries:
             return "no random numbers" if seeds[0] is None else f"seed {seeds[0]} only"
         named = f"seeds {', '.join(map(str, seeds))}"
         sides = [[run.judgement for run in self.runs], [run.beyond for run in self.runs]]
-        given = [[judgement for judgement in side if judgement] for side in sides]
-        if any(len({judgement.verdict for judgement in side}) > 1 for side in given):
+        judged = [[judgement for judgement in side if judgement] for side in sides]
+        if any(len({judgement.verdict for judgement in side}) > 1 for side in judged):
             return f"{named}: not stable"
         unstable = {
-            name: met for side in given for name, met in judgements.unstable_checks(side).items()
+            name: met for side in judged for name, met in judgements.unstable_checks(side).items()
         }
         if not unstable:
             return f"{named}: stable"
@@ -177,13 +177,13 @@ def claim_runs(folder: str | Path) -> list[ClaimRun]:
         ]
 
 
-def claim_run(noted: Ended) -> ClaimRun | None:
+def claim_run(noted: RunRecord) -> ClaimRun | None:
     """A recorded run of a claim; None if the record is invalid."""
     try:
         details = {**dict.fromkeys(("judgement", "beyond", "key_figure")), **noted.details}
         figure = details.pop("key_figure")
         judged: dict[str, Any] = {
-            name: None if kept is None else Judgement(**kept) for name, kept in details.items()
+            name: None if saved is None else Judgement(**saved) for name, saved in details.items()
         }
         run = ClaimRun(
             id=noted.experiment,

@@ -53,7 +53,7 @@ _SEALED: Final = {"meta": "name != 'seal'", "points": "1", "runs": "1"}
 
 @checked
 @dataclass(frozen=True)
-class Ended:
+class RunRecord:
     """The record of a finished run: its file or its error."""
 
     key: str
@@ -118,7 +118,7 @@ class Store:
                 self._database.executemany("INSERT INTO points (key, axes) VALUES (?, ?)", rows)
             self._note_meta("grid", dict(grid))
 
-    def record(self, *runs: Ended) -> None:
+    def record(self, *runs: RunRecord) -> None:
         """Record finished runs; each replaces its earlier record."""
         with self._writing():
             for run in runs:
@@ -135,9 +135,9 @@ class Store:
                 with self._sealing("runs", "key = ?", key):
                     self._database.execute("DELETE FROM runs WHERE key = ?", (key,))
 
-    def runs(self, where: str = "1", *values: Any) -> list[Ended]:
+    def runs(self, where: str = "1", *values: Any) -> list[RunRecord]:
         """The recorded runs, the latest last; invalid records are skipped."""
-        names = [column.name for column in fields(Ended)]
+        names = [column.name for column in fields(RunRecord)]
         asked = f"SELECT {', '.join(names)} FROM runs WHERE {where} ORDER BY asked"
         read = (_ended(dict(zip(names, row, strict=True))) for row in self._rows(asked, *values))
         return [run for run in read if run is not None]
@@ -297,7 +297,7 @@ def new_or_known(path: str | Path) -> Path:
 
 
 @contextmanager
-def held(folder: Path, *, wait: bool = False) -> Iterator[None]:
+def lock_folder(folder: Path, *, wait: bool = False) -> Iterator[None]:
     """Lock a folder for one sweep; raise if another holds the lock, or wait for it.
 
     The lock is an open transaction in a separate database, which ends with the process.
@@ -377,7 +377,7 @@ def _refuse_links(folder: Path) -> None:
             raise InputError(f"{path} is not a file of a sweep; remove it, or name another folder.")
 
 
-def _columns(run: Ended) -> dict[str, Any]:
+def _columns(run: RunRecord) -> dict[str, Any]:
     """A run as a row of the database; invalid Unicode is replaced."""
     started = None if run.seconds is None else run.ended - run.seconds
     row = {**asdict(run), "status": "failed" if run.error else "done", "started": started}
@@ -388,11 +388,11 @@ def _columns(run: Ended) -> dict[str, Any]:
     return row
 
 
-def _ended(row: dict[str, Any]) -> Ended | None:
+def _ended(row: dict[str, Any]) -> RunRecord | None:
     """A run from a row of the database; None if the row is invalid."""
     try:
         row |= {name: json.loads(row[name]) for name in ("settings", "details")}
-        run = Ended(**row)
+        run = RunRecord(**row)
     except (TypeError, ValueError, RecursionError):
         return None
     return run if math.isfinite(run.ended) and math.isfinite(run.seconds or 0.0) else None

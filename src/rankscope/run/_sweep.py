@@ -21,10 +21,10 @@ from rankscope.experiments import Entry, entry
 from rankscope.numerals import duration, plural
 from rankscope.run import _results
 from rankscope.run._drive import OnOutcome, Progress, drive
-from rankscope.run._engine import Engine, Run, Setting, make_engine
+from rankscope.run._engine import AxisValue, Engine, Run, make_engine
 from rankscope.run._grid import Grid, has_braces, read_grid
 from rankscope.run._status import status
-from rankscope.run._store import NAME, Ended, Store
+from rankscope.run._store import NAME, RunRecord, Store
 from rankscope.show import display
 from rankscope.version import __version__
 
@@ -44,7 +44,7 @@ _MOST_SHOWN: Final = 5
 
 @checked
 @dataclass(frozen=True)
-class Plan:
+class SweepPlan:
     """A grid and the run at each of its points; several points may have the same run."""
 
     grid: Grid
@@ -73,7 +73,7 @@ class Plan:
 
 
 @checked
-def plan(grid: Grid) -> Plan:
+def plan(grid: Grid) -> SweepPlan:
     """Check a grid and list its runs; an error names the location of the problem.
 
     >>> from rankscope.run import read_grid
@@ -86,7 +86,7 @@ def plan(grid: Grid) -> Plan:
     sources = Sources(grid.folder)
     points = []
     for number, point in enumerate(grid.points(), start=1):
-        axes: dict[str, Setting] = {  # as values of a column
+        axes: dict[str, AxisValue] = {  # as values of a column
             name: json.dumps(value) if isinstance(value, list | dict) else value
             for name, value in point.items()
         }
@@ -101,7 +101,7 @@ def plan(grid: Grid) -> Plan:
             where = f"run {number} of {len(grid)} ({settings}): " if settings else ""
             raise type(error)(f"{grid.name}: {where}{error}") from error
         points.append(Run(key, experiment.id, axes, fields, grid.folder))
-    return Plan(grid, tuple(points))
+    return SweepPlan(grid, tuple(points))
 
 
 def _check_values(grid: Grid) -> None:
@@ -157,7 +157,7 @@ def execute(run: Run) -> "pl.DataFrame":
 
 @checked
 @dataclass(frozen=True)
-class Estimate:
+class SweepEstimate:
     """Total time of all runs and of the longest, in seconds, and memory of the largest in bytes.
 
     ``unknown`` of the ``runs`` have no estimate; they are not in the sums.
@@ -181,8 +181,8 @@ class Estimate:
 
 
 @checked
-def estimate(runs: Sequence[Run]) -> Estimate:
-    """Estimate the time and memory of runs on this machine, without initialising any network.
+def estimate(runs: Sequence[Run]) -> SweepEstimate:
+    """SweepEstimate the time and memory of runs on this machine, without initialising any network.
 
     >>> from rankscope.run import plan, read_grid
     >>> cost = estimate(plan(read_grid({"width": 12, "axes": {"seed": [0, 1]}})).runs)
@@ -190,7 +190,7 @@ def estimate(runs: Sequence[Run]) -> Estimate:
     (2, 0, True)
     """
     if not runs:
-        return Estimate(0)
+        return SweepEstimate(0)
     count = min(len(runs), _MOST)
     sampled = [runs[number * len(runs) // count] for number in range(count)]
     sources = {folder: Sources(folder) for folder in {run.folder for run in sampled}}
@@ -198,7 +198,7 @@ def estimate(runs: Sequence[Run]) -> Estimate:
     known = [cost for cost in (question.cost() for question in asked) if cost is not None]
     seconds = [_LEAST_SECONDS + cost.seconds for cost in known]
     share = len(runs) / count
-    return Estimate(
+    return SweepEstimate(
         len(runs),
         share * sum(seconds),
         max(seconds, default=0.0),
@@ -218,7 +218,7 @@ class Sweep(Tabular, Progress):
     """The table, of a sweep that was read from a file: its folder may be elsewhere."""
 
     @property
-    def failures(self) -> tuple[Ended, ...]:
+    def failures(self) -> tuple[RunRecord, ...]:
         """The failed runs with their errors."""
         return status(self.folder).failures if self.failed else ()
 
@@ -254,9 +254,9 @@ class Sweep(Tabular, Progress):
 
     @classmethod
     def _restored(
-        cls, kept: dict[str, Any], table: "pl.DataFrame", origin: Mapping[str, Any]
+        cls, saved: dict[str, Any], table: "pl.DataFrame", origin: Mapping[str, Any]
     ) -> Self:
-        return super()._restored({**kept, "_loaded": table}, table, origin)
+        return super()._restored({**saved, "_loaded": table}, table, origin)
 
     def __str__(self) -> str:
         before = f" ({self.before:,} earlier)" if self.before else ""
@@ -277,7 +277,7 @@ class Sweep(Tabular, Progress):
 
 @checked
 def sweep(
-    grid: str | Path | Mapping[str, Any] | Plan,
+    grid: str | Path | Mapping[str, Any] | SweepPlan,
     folder: str | Path,
     *,
     engine: str | Engine = "processes",
@@ -306,7 +306,7 @@ def sweep(
         raise InputError(
             f"got the options {', '.join(options)} and an engine object; set them on the engine."
         )
-    planned = grid if isinstance(grid, Plan) else plan(read_grid(grid, quick=quick))
+    planned = grid if isinstance(grid, SweepPlan) else plan(read_grid(grid, quick=quick))
     axes = {", ".join(axis.names): list(map(list, axis.points)) for axis in planned.grid.axes}
     progress = drive(
         planned.points,

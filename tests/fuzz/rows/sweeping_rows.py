@@ -20,7 +20,7 @@ add(
 )
 add("run.Grid.settings", GRID.settings, point={"radius": 2})
 add("run.plan", run.plan, grid=GRID)
-add("run.Plan", run.Plan, grid=GRID, points=RUNS)
+add("run.SweepPlan", run.SweepPlan, grid=GRID, points=RUNS)
 add(
     "run.Run",
     run.Run,
@@ -32,14 +32,14 @@ add(
 )
 add("run.execute", run.execute, run=RUNS[0])
 add("run.estimate", run.estimate, runs=RUNS)
-add("run.Estimate", run.Estimate, runs=2, seconds=1.0, longest=0.5, bytes=1e6, unknown=0)
-add("run.Plan.left", run.plan(GRID).left, folder="swept")
-add("run.Estimate.in_words", run.estimate(RUNS).in_words, workers=2)
+add("run.SweepEstimate", run.SweepEstimate, runs=2, seconds=1.0, longest=0.5, bytes=1e6, unknown=0)
+add("run.SweepPlan.left", run.plan(GRID).left, folder="swept")
+add("run.SweepEstimate.in_words", run.estimate(RUNS).in_words, workers=2)
 add("run.sweep", run.sweep, grid=CONTENT, folder="swept", engine="inline", quick=False)
 add("run.drive", run.drive, runs=RUNS, folder="swept", engine=run.Inline(), work=run.execute)
 SWEPT = run.sweep(CONTENT, "swept", engine="inline")
 add("run.Sweep", run.Sweep, **vars(SWEPT))
-add("run.Ended", run.Ended, key="a", experiment="trace", settings={}, ended=0.0)
+add("run.RunRecord", run.RunRecord, key="a", experiment="trace", settings={}, ended=0.0)
 add("run.table", run.table, folder="swept")
 add("run.status", run.status, folder="swept")
 add("run.with_settings", run.with_settings, rows=SWEPT.scan(), only=["radius=1"])

@@ -51,7 +51,7 @@ add("training.Sorting.draw", training.Sorting(3, 4).draw, count=2, seed=0, purpo
 add("training.Memorisation", training.Memorisation, sentences=TEXTS, tokens=6, labels=2)
 add("training.Memorisation.draw", training.Memorisation(TEXTS).draw, seed=0)
 add("training.Examples", training.Examples, inputs=IDS, targets=IDS, token_mask=IDS > 0, seeds=0)
-add("training.Examples.stack", training.Examples.stack, each=[EXAMPLES, EXAMPLES])
+add("training.Examples.stack", training.Examples.stack, sets=[EXAMPLES, EXAMPLES])
 add("training.Examples.to", EXAMPLES.to, device="cpu")
 add("training.Examples.pick", training.Examples.stack([EXAMPLES]).pick, rows=torch.tensor([[0, 1]]))
 add("training.Classify.loss", training.Classify().loss, outputs=TASKED[0], targets=TASKED[1])
@@ -78,7 +78,15 @@ add(
 )
 add("training.SequenceModel.forward", MODEL.forward, inputs=IDS, token_mask=IDS > 0)
 add("training.SequenceModel.embed", MODEL.embed, inputs=IDS)
-add("training.Trained", training.Trained, model=MODEL, seed=0, steps=1, score=0.5)
+add(
+    "training.Trained",
+    training.Trained,
+    model=MODEL,
+    seed=0,
+    steps=1,
+    score=0.5,
+    checks=((1, 0.5),),
+)
 add(
     "training.LanguageConfig",
     training.LanguageConfig,

@@ -4,8 +4,9 @@ import pytest
 import torch
 
 from rankscope.errors import InputError
-from rankscope.models.training import IGNORED, Hull, Memorisation, Sorting, on_hull, read_sentences
+from rankscope.models.training import IGNORED, Hull, Memorisation, Sorting, read_sentences
 from rankscope.models.training import split_sentences as split
+from rankscope.models.training._tasks import on_hull
 
 
 def test_sorting_has_the_same_symbols_in_order():
@@ -68,10 +69,10 @@ def test_plain_text_is_read_line_by_line(tmp_path):
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
-        ("empty.txt", b" \n", "no sentence in it"),
+        ("empty.txt", b" \n", "contains no sentence"),
         ("header.tsv", b"sentence\n", "no row below its header"),
         ("nothing.tsv", b"", "no column whose name begins with 'sentence'"),
-        ("headless.tsv", b"0\ta b c\n1\td e\n", "nor whether its first row is one"),
+        ("headless.tsv", b"0\ta b c\n1\td e\n", "name the columns to read in its first row"),
         ("ragged.tsv", b"a\tsentence\n1\n", "row 2: 1 columns where the header has 2"),
         ("latin.txt", b"caf\xe9\n", "not in UTF-8"),
         ("missing.txt", None, "cannot be read: No such file"),

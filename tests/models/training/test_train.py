@@ -165,7 +165,7 @@ def test_what_does_not_fit_is_refused(change, error, message):
 
 @pytest.mark.parametrize("spec", [Spec(1, 1, 4, norm="rms"), Spec(2, 1, 4, shared_layers=True)])
 def test_what_cannot_be_stacked_is_refused(spec):
-    with pytest.raises(SpecError, match="trained with LayerNorm or no norm"):
+    with pytest.raises(SpecError, match="training supports LayerNorm or no norm"):
         stack([model(spec, seed, symbols=6) for seed in (0, 1)])
     with pytest.raises(SpecError, match="same spec"):
         stack([model(spec, 0, symbols=6), model(SPECS["post-norm"], 0, symbols=6)])

@@ -215,7 +215,7 @@ def test_json_holds_no_number_that_is_not_finite():
 
 
 SNIPPETS = [
-    "layers=2&tokens=3&width=8&mask=bits:bd8&skip=1&norm=rms&place=post&format=bfloat16",
+    "layers=2&tokens=3&width=8&mask=bits:bd8&skip=1&norm=rms&norm_place=post&format=bfloat16",
     "layers=2&tokens=4&width=8&input=arc&scores=gaussian&sharpness=3&mlp=1&shared=yes&mask=window:1",
 ]
 

@@ -51,10 +51,10 @@ def test_the_page_tells_each_metric_in_short(study):
     assert by_layer.caption == "Relative residual by layer"
     assert by_layer.note == "Medians over the samples."
     assert by_layer.rows.curves == ["BERT · full", "BERT · causal", "ViT · full", "ViT · causal"]
-    assert by_layer.rows.places == list(range(11))
+    assert by_layer.rows.positions == list(range(11))
     assert by_window.caption == "Rank by window"
     assert by_window.note == ""  # there was one sample
-    assert by_window.rows.places == [1.0, 2.5]
+    assert by_window.rows.positions == [1.0, 2.5]
 
 
 def test_the_page_of_a_claim_has_its_verdict_in_words_and_its_source(claim):

@@ -24,10 +24,10 @@ def test_models_can_be_kept_apart(study):
         ("rank", ""),
     ]
     assert [grid.curves for grid in found] == [["full", "causal"]] * 3
-    assert [grid.place for grid in found] == ["layer", "layer", "window"]
+    assert [grid.axis for grid in found] == ["layer", "layer", "window"]
     assert values(found[0], "full")[-3:] == [-3280.0, -math.inf, -math.inf]
     assert values(found[2], "causal") == [7.0, 17.5]
-    assert [found[2].label(place) for place in found[2].places] == ["1", "2.5"]
+    assert [found[2].label(place) for place in found[2].positions] == ["1", "2.5"]
 
 
 def test_layers_under_several_settings_are_curves(study):
@@ -39,7 +39,7 @@ def test_layers_under_several_settings_are_curves(study):
         names=("layer", "parameter", "setting", "metric", "value"),
     )
     (grid,) = grids(replace(study, table=table), apart=("model",))
-    assert (grid.place, grid.places) == ("layer", [0, 1])
+    assert (grid.axis, grid.positions) == ("layer", [0, 1])
     assert grid.curves == ["scale 0.5", "scale 2"]
     assert values(grid, "scale 0.5")[0] == 4.0
     assert math.isnan(values(grid, "scale 0.5")[1])
@@ -52,7 +52,7 @@ def test_metrics_that_are_one_number_for_each_curve_stand_below_each_other(study
         names=("variant", "metric", "value"),
     )
     (grid,) = grids(replace(study, table=table))
-    assert (grid.place, grid.few(1).places) == (METRIC, ["rank", "gamma"])  # all, in their order
+    assert (grid.axis, grid.few(1).positions) == (METRIC, ["rank", "gamma"])  # all, in their order
     assert grid.curves == ["a", "b"]
     assert grid.label("rank") == "Rank"
     assert grid.metrics == ["rank", "gamma"]
@@ -62,14 +62,14 @@ def test_metrics_that_are_one_number_for_each_curve_stand_below_each_other(study
 def test_lengths_are_those_of_the_last_layer_and_biases_come_last(lengths):
     (found,) = grids(lengths)
     grid = found.few(16)
-    assert (grid.place, grid.places) == ("length", [0, 1, None])
+    assert (grid.axis, grid.positions) == ("length", [0, 1, None])
     assert grid.last_layer
     assert grid.by_metric
     assert grid.curves == ["residual_share", "projection"]
     assert grid.about == "by length"
     # Heads have no length: they are not taken for biases.
     assert values(grid, "residual_share") == [1.5, 0.125, 0.0625]
-    assert [grid.label(place) for place in grid.places] == ["0", "1", "bias"]
+    assert [grid.label(place) for place in grid.positions] == ["0", "1", "bias"]
 
 
 def test_metrics_of_one_curve_stand_side_by_side(study):
@@ -79,7 +79,7 @@ def test_metrics_of_one_curve_stand_side_by_side(study):
     ).filter((pl.col("metric") == "rank") | (pl.col("layer") > 0))
     (found,) = grids(replace(study, table=table))
     grid = found.few(16)
-    assert grid.places == [0, 1, 2]
+    assert grid.positions == [0, 1, 2]
     assert values(grid, "dobrushin") == [None, 1.0, 1.0]
 
 
@@ -106,7 +106,7 @@ def test_metrics_of_several_curves_stand_alone(study):
 def test_places_are_thinned_but_the_first_and_the_last_are_kept(study):
     table = table_of(*((k, "rank", 1.0) for k in range(200)), names=("layer", "metric", "value"))
     (grid,) = grids(replace(study, table=table))
-    places = grid.few(16).places
+    places = grid.few(16).positions
     assert places == thin(range(200), 16)
     assert (len(places), places[:3], places[-1]) == (16, [0, 1, 2], 199)
     assert thin(range(3), 16) == [0, 1, 2]
@@ -119,10 +119,10 @@ def test_places_that_few_curves_have_make_room_for_those_of_most(study):
         names=("variant", "layer", "metric", "value"),
     )
     (grid,) = grids(replace(study, table=table))
-    assert grid.few(6).places == [*thin(range(101), 5), 400]
+    assert grid.few(6).positions == [*thin(range(101), 5), 400]
     apart = table_of(*((name, k, "rank", 1.0) for k, name in enumerate("abc")), names=table.columns)
     (grid,) = grids(replace(study, table=apart))
-    assert grid.few(6).places == [0, 1, 2]
+    assert grid.few(6).positions == [0, 1, 2]
 
 
 def test_a_few_curves_have_their_own_places(study):
@@ -132,8 +132,8 @@ def test_a_few_curves_have_their_own_places(study):
     )
     (grid,) = grids(replace(study, table=table))
     short = grid.few(4, ["up to 3"])
-    assert (short.curves, short.places) == (["up to 3"], [0, 1, 2, 3])
-    assert grid.few(4).places[-1] == 90
+    assert (short.curves, short.positions) == (["up to 3"], [0, 1, 2, 3])
+    assert grid.few(4).positions[-1] == 90
 
 
 def test_tables_tell_medians_as_every_chart_does(diagnosis):

@@ -8,7 +8,7 @@ import pytest
 
 from rankscope.metric_catalogue import metric as entry_of
 from rankscope.results import Listing
-from rankscope.show.report._grids import METRIC, Cell, Grid
+from rankscope.show.report._grids import METRIC, Cell, MetricGrid
 from rankscope.show.report._html import table_html as table
 from rankscope.show.report._tables import number
 
@@ -51,13 +51,13 @@ def test_every_row_is_there():
     assert table(pl.DataFrame({"n": range(100)})).count("<tr>") == 101
 
 
-def grid_of(cells, *, metric="rank", place="layer"):
-    """A grid with the places and curves of its cells, ``{(place, curve): (value, metric)}``."""
-    return Grid(
+def grid_of(cells, *, metric="rank", axis="layer"):
+    """A grid with the places and curves of its cells, ``{(axis, curve): (value, metric)}``."""
+    return MetricGrid(
         metric,
         "",
         "median",
-        place,
+        axis,
         list(dict.fromkeys(at for at, _ in cells)),
         list(dict.fromkeys(curve for _, curve in cells)),
         {key: Cell(*cell) for key, cell in cells.items()},
@@ -88,7 +88,7 @@ def test_numbers_in_doubt_are_marked_and_the_mark_is_explained():
     assert html.endswith(
         '<p class="note">? inaccurate: the differences between tokens are lost to rounding.</p>'
     )
-    sure = table(replace(grid_of(cells), places=[0], curves=["full"]))
+    sure = table(replace(grid_of(cells), positions=[0], curves=["full"]))
     assert "?" not in sure
 
 
@@ -98,7 +98,7 @@ def test_a_grid_of_metrics_names_them_and_biases_have_no_length():
         (None, "residual_share"): (1.5, "residual_share"),
         (1, "rank"): (3.0, "rank"),
     }
-    html = table(grid_of(cells, metric="", place="length"))
+    html = table(grid_of(cells, metric="", axis="length"))
     assert ">metric</th>" in html
     assert ">length 1</th>" in html
     assert ">bias</th>" in html
@@ -110,12 +110,12 @@ def test_a_grid_of_metrics_names_them_and_biases_have_no_length():
 
 def test_the_one_curve_there_is_is_called_by_its_metric():
     assert 'row">Rank</th>' in table(grid_of({(0, ""): (3.0, "rank")}))
-    assert 'row">value</th>' in table(grid_of({("rank", ""): (3.0, "rank")}, place=METRIC))
+    assert 'row">value</th>' in table(grid_of({("rank", ""): (3.0, "rank")}, axis=METRIC))
 
 
 def test_metrics_that_are_one_number_each_are_columns():
     cells = {("rank", "a"): (3.0, "rank"), ("mean_cosine", "a"): (0.5, "mean_cosine")}
-    html = table(grid_of(cells, place=METRIC))
+    html = table(grid_of(cells, axis=METRIC))
     assert '<th scope="col" class="number">Rank</th>' in html
     assert '<th scope="col" class="number">Mean cosine</th>' in html
     assert 'a</th><td class="number" title="3.0">3</td><td class="number" title="0.5">0.500' in html

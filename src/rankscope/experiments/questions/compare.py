@@ -17,7 +17,7 @@ from rankscope.errors import InputError
 from rankscope.experiments import kit
 from rankscope.experiments.questions import _comparison as words
 from rankscope.experiments.variants import TRANSFORMER
-from rankscope.models.calls import Inputs, Read, read_inputs
+from rankscope.models.calls import Inputs, ReadInputs, read_inputs
 from rankscope.models.families import Loaded
 from rankscope.results import Result
 
@@ -235,7 +235,7 @@ def compare(
     is read: ``inputs`` are texts or token ids, by default the first ``samples`` bundled passages,
     cut to ``length`` tokens: 128 unless given, or as many as a model has positions for.
     """
-    read = Read(None, None, None) if inputs is None else read_inputs(inputs)
+    read = ReadInputs(None, None, None) if inputs is None else read_inputs(inputs)
     if read.tensor is not None and read.ids is None:
         raise InputError("models of different widths read texts or token ids, not hidden states.")
     config = Config(

@@ -13,7 +13,7 @@ from rankscope.core.network import Network
 from rankscope.errors import InputError
 from rankscope.experiments import diagnosis, kit, variants
 from rankscope.experiments.questions import advise
-from rankscope.models.calls import Inputs, Read, as_network, read_inputs
+from rankscope.models.calls import Inputs, ReadInputs, as_network, read_inputs
 from rankscope.models.text import passages
 
 if TYPE_CHECKING:
@@ -212,7 +212,7 @@ def diagnose(
     ``fix`` is a folder, new or empty, into which the model is written with the repairs that help;
     its own files are not touched.
     """
-    reading = Read(None, None, None) if inputs is None else read_inputs(inputs, token_mask)
+    reading = ReadInputs(None, None, None) if inputs is None else read_inputs(inputs, token_mask)
     if isinstance(model, Network):
         if loading:
             raise InputError(f"{next(iter(loading))} is about loading a model; this is a network.")

@@ -169,48 +169,50 @@ class InputCheck:
 
     def __post_init__(self) -> None:
         if not self.tokens:
-            raise InputError("there is no sample to check; give the tokens of at least one.")
+            raise InputError("there is no sample to check; give the tokens of at least one sample.")
         nothing = {"special": (), "unknown": (), "lost": 0}
         for name, none in nothing.items():
-            found = getattr(self, name) or (none,) * self.samples
-            object.__setattr__(self, name, found)
-            if len(found) != self.samples:
+            entries = getattr(self, name) or (none,) * self.samples
+            object.__setattr__(self, name, entries)
+            if len(entries) != self.samples:
                 raise InputError(
-                    f"{name} is about {plural(len(found), 'sample')}, tokens about {self.samples}; "
-                    "give an entry for each sample."
+                    f"{name} is about {plural(len(entries), 'sample')}, tokens about "
+                    f"{self.samples}; give an entry for each sample."
                 )
         for tokens, marked in zip(self.tokens * 2, self.special + self.unknown, strict=True):
-            if any(not 0 <= place < len(tokens) for place in marked):
-                raise InputError(f"{marked} are no positions among {plural(len(tokens), 'token')}.")
+            if any(not 0 <= position < len(tokens) for position in marked):
+                raise InputError(
+                    f"{marked} are not positions among {plural(len(tokens), 'token')}."
+                )
 
     @property
     def samples(self) -> int:
-        """How many were read."""
+        """The number of samples."""
         return len(self.tokens)
 
     @property
     def lengths(self) -> tuple[int, ...]:
-        """Tokens of each sample, special ones among them."""
-        return tuple(len(each) for each in self.tokens)
+        """The number of tokens of each sample, including special ones."""
+        return tuple(len(row) for row in self.tokens)
 
     @property
     def cut(self) -> int:
-        """How many samples were cut."""
+        """The number of truncated samples."""
         return sum(lost > 0 for lost in self.lost)
 
     @property
     def lost_count(self) -> int:
-        """How many tokens were cut off in all."""
+        """The total number of tokens cut off."""
         return sum(self.lost)
 
     @property
     def unknown_count(self) -> int:
-        """How many tokens the tokeniser did not know."""
+        """The number of unknown tokens."""
         return sum(map(len, self.unknown))
 
     @property
     def counted(self) -> int:
-        """How many tokens there are, special ones apart unless they are unknown."""
+        """The number of tokens, without special ones unless they are unknown."""
         return sum(self._counted)
 
     @property
@@ -222,12 +224,12 @@ class InputCheck:
 
     @property
     def unknown_share(self) -> float:
-        """Of all tokens that count, those that are unknown."""
+        """The share of unknown tokens among those that count."""
         return self.unknown_count / max(self.counted, 1)
 
     @property
     def unknown_shares(self) -> tuple[float, ...]:
-        """The same for every sample."""
+        """The share of unknown tokens of every sample."""
         counts = zip(self.unknown, self._counted, strict=True)
         return tuple(len(unknown) / max(counted, 1) for unknown, counted in counts)
 
@@ -237,42 +239,44 @@ class InputCheck:
         return self.unknown_share <= UNFIT_SHARE
 
     def of_samples(self, numbers: Sequence[int]) -> "InputCheck":
-        """The same of some of the samples."""
+        """The check of some of the samples."""
         names = ("tokens", "special", "unknown", "lost")
         return InputCheck(
             self.origin, *(tuple(getattr(self, name)[k] for k in numbers) for name in names)
         )
 
     def warnings(self) -> tuple[str, ...]:
-        """What a reader must know before believing a figure, in sentences; mostly nothing."""
-        told = []
+        """Sentences about input that makes figures unreliable; usually none."""
+        sentences = []
         samples, share = plural(self.samples, "sample"), self._unknown_of_all
         unfit = sum(share > UNFIT_SHARE for share in self.unknown_shares)
         if not self.fits:
-            told.append(
-                f"{share} are unknown to the tokeniser: this text is not what the model reads, and "
-                "figures on it mean nothing."
+            sentences.append(
+                f"{share} are unknown to the tokeniser: the model cannot read this text, and "
+                "its figures are meaningless."
             )
         elif self.unknown_share >= WARNED_SHARE:
-            told.append(
-                f"{share} ({self.unknown_share:.0%}) are unknown to the tokeniser; all of them "
-                "look the same to the model, which makes tokens more alike than the text is."
+            sentences.append(
+                f"{share} ({self.unknown_share:.0%}) are unknown to the tokeniser; the model "
+                "cannot distinguish them, which makes tokens more alike than the text is."
             )
         elif unfit:
-            told.append(f"In {unfit:,} of {samples} most tokens are unknown to the tokeniser.")
+            sentences.append(f"In {unfit:,} of {samples} most tokens are unknown to the tokeniser.")
         alone = sum(length < 2 for length in self.lengths)
         if self.origin == "noise images":
-            told.append(
-                "The model saw images of noise, since there were no others; what it does to real "
-                "ones may differ."
+            sentences.append(
+                "The model was given images of noise, because no others were given; results on "
+                "real images may differ."
             )
         elif alone:
             has = "has a single token" if alone == 1 else "have a single token each"
-            told.append(f"{alone:,} of {samples} {has}, which has nothing to differ from.")
-        return tuple(told)
+            sentences.append(
+                f"{alone:,} of {samples} {has}, so that there is nothing to compare it with."
+            )
+        return tuple(sentences)
 
     def summary(self, read_from: str) -> str:
-        """How much was read, and where from, in a few words."""
+        """The number and length of samples and their source, in a few words."""
         return f"{self.samples} samples of up to {max(self.lengths)} tokens, {read_from}"
 
     def describe(self) -> str:
@@ -306,7 +310,7 @@ def check_texts(texts: Sequence[str], *, length: int = 128) -> InputCheck:
     Nothing is unknown: a word outside the bundled vocabulary is spelled in bytes.
     """
     tokenizer = Tokenizer.bundled()
-    whole = [tokenizer.pieces(text) for text in texts]
-    tokens = tuple((*row[: min(length, len(row)) - 1], row[-1]) for row in whole)
-    lost = tuple(len(row) - len(kept) for row, kept in zip(whole, tokens, strict=True))
+    rows = [tokenizer.pieces(text) for text in texts]
+    tokens = tuple((*row[: min(length, len(row)) - 1], row[-1]) for row in rows)
+    lost = tuple(len(row) - len(shortened) for row, shortened in zip(rows, tokens, strict=True))
     return InputCheck("text", tokens, tuple((0, len(row) - 1) for row in tokens), lost=lost)

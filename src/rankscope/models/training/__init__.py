@@ -1,4 +1,4 @@
-"""Small models trained here: our network with an encoder and a readout, several seeds at once."""
+"""Train small models: a network with an encoder and a readout, several seeds at once."""
 
 from rankscope.models.training._language import LanguageConfig, LanguageModel, small_language_model
 from rankscope.models.training._model import SequenceModel
@@ -13,7 +13,6 @@ from rankscope.models.training._tasks import (
     Task,
     read_sentences,
 )
-from rankscope.models.training._tasks import on_hull as on_hull
 from rankscope.models.training._tasks import split_sentences as split_sentences
 from rankscope.models.training._train import Recipe, Trained, train
 

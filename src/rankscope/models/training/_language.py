@@ -1,4 +1,4 @@
-"""A small BERT-like model, trained here on the bundled passages by filling in masked words."""
+"""A small BERT-like model, trained on the bundled passages with masked language modelling."""
 
 import math
 from collections.abc import Sequence
@@ -16,7 +16,8 @@ from rankscope.errors import InputError
 from rankscope.models.text import Tokenizer, passages
 from rankscope.models.training._model import SequenceModel
 from rankscope.models.training._tasks import IGNORED, Classify, Examples
-from rankscope.models.training._train import OnStep, Recipe, train
+from rankscope.models.training._train import Recipe, train
+from rankscope.process import OnStep
 from rankscope.streams import stream
 
 
@@ -29,11 +30,11 @@ class LanguageConfig:
     heads: Count = 4
     width: Count = 64
     length: Annotated[int, Range(3, 1_000_000)] = 64
-    """Tokens of a text at most: the model has no positions beyond."""
+    """Maximum number of tokens: the model has no further positions."""
     masked: Share = 0.15
-    """Which part of the tokens is to be filled in, as in BERT."""
+    """The share of tokens to predict, as in BERT."""
     copies: Count = 16
-    """How often each stretch of text is shown with other tokens masked."""
+    """The number of copies of each stretch of text, each with other tokens masked."""
     recipe: Recipe = field(default_factory=lambda: Recipe(1000, 8))
 
     @property
@@ -47,43 +48,42 @@ class LanguageConfig:
 @checked
 @dataclass(frozen=True)
 class LanguageModel:
-    """A trained model, and how often it fills in a masked token rightly.
+    """A trained model, and its accuracy on masked tokens.
 
-    ``chance`` is the share that the commonest token would get right.
+    ``chance`` is the accuracy of always predicting the most frequent token.
     """
 
     model: SequenceModel
     length: int
     accuracy: float
     chance: float
-    untrained: SequenceModel
-    """The model as it was before."""
+    untrained: SequenceModel  # the model before training
 
     def twin(self) -> "LanguageModel":
-        """The same with the weights it had before it was trained, which knows nothing."""
+        """The untrained twin: the same model with its weights before training."""
         return replace(self, model=self.untrained, accuracy=math.nan)
 
     @property
     def network(self) -> Network:
-        """Its blocks, as a network of ours."""
+        """Its blocks, as a ``Network``."""
         return self.model.network
 
     def read(
         self, texts: Sequence[str], *, length: int | None = None
     ) -> tuple[Network, Float[Tensor, "batch token feature"], Bool[Tensor, "batch token"]]:
-        """The network, what it reads for these texts, and their token mask.
+        """The network, its inputs for these texts, and their token mask.
 
-        Each text is cut to ``length`` tokens, no more than the model has positions for.
+        Each text is truncated to ``length`` tokens, at most the number of positions.
         """
         if not texts:
             raise InputError("read takes a list of one or more texts.")
-        room = self.length if length is None else min(length, self.length)
-        ids = _pad([Tokenizer.bundled()(text, length=room) for text in texts])
+        most = self.length if length is None else min(length, self.length)
+        ids = _pad([Tokenizer.bundled()(text, length=most) for text in texts])
         return self.network, self.model.embed(ids), ids != 0
 
 
 _DEFAULT: Final = LanguageConfig()
-# Those trained in this process: several claims read the same one.
+# Models trained in this process: several claims use the same one.
 _TRAINED: Final[dict[tuple[int, LanguageConfig], LanguageModel]] = {}
 
 
@@ -93,8 +93,7 @@ def small_language_model(
 ) -> LanguageModel:
     """A BERT-like model trained on the bundled passages; the same one every time for a seed.
 
-    For what is said of trained models, where none is at hand. It has learnt some English at best:
-    about five thousand words are all it has read.
+    A stand-in for claims about trained models: it has read about five thousand words.
     """
     if (seed, config) in _TRAINED:
         if on_step is not None:
@@ -105,23 +104,23 @@ def small_language_model(
     model = SequenceModel.random(
         config.spec, outputs=mask_id, symbols=mask_id + 1, positions=config.length, seed=seed
     )
-    (found,) = train([model], Classify(), [examples], config.recipe, seeds=[seed], on_step=on_step)
+    (result,) = train([model], Classify(), [examples], config.recipe, seeds=[seed], on_step=on_step)
     asked = examples.targets[examples.targets != IGNORED]
     chance = float(asked.bincount().max() / len(asked))
-    trained = LanguageModel(found.model.eval(), config.length, found.score, chance, model)
+    trained = LanguageModel(result.model.eval(), config.length, result.score, chance, model)
     _TRAINED[seed, config] = trained
     return trained
 
 
 def _masked(seed: int, config: LanguageConfig, mask_id: int) -> Examples:
-    """Stretches of the passages with some tokens masked; a label only where one is."""
+    """Stretches of the passages with some tokens masked; only those have labels."""
     tokenizer = Tokenizer.bundled()
-    room = config.length - 2
+    most = config.length - 2  # CLS and SEP
     stretches = []
     for text in passages():
         first, *inner, last = tokenizer(text)
-        starts = range(0, len(inner), room)
-        stretches += [[first, *inner[at : at + room], last] for at in starts]
+        starts = range(0, len(inner), most)
+        stretches += [[first, *inner[at : at + most], last] for at in starts]
     ids = _pad(stretches).repeat(config.copies, 1)
     drawn = torch.rand(ids.shape, generator=stream(seed, "masked tokens"))
     hidden = (drawn < config.masked) & (ids > 2)  # never CLS, SEP or padding

@@ -1,6 +1,7 @@
-"""What is trained: inputs → hidden states → our network → one readout per token."""
+"""The model that is trained: inputs → hidden states → network → one readout per token."""
 
 import copy
+from collections.abc import Mapping
 from typing import Annotated, Self
 
 import torch
@@ -15,7 +16,7 @@ from rankscope.streams import stream
 
 
 class TokenEmbedding(nn.Module):
-    """A row of features for every symbol."""
+    """A vector for every symbol."""
 
     def __init__(self, weight: Tensor) -> None:
         super().__init__()
@@ -30,9 +31,6 @@ class TokenEmbedding(nn.Module):
 class SequenceModel(nn.Module):
     """A network between an encoder of its inputs and a linear readout of each token.
 
-    >>> import torch
-    >>> from rankscope import Spec
-    >>> from rankscope.models.training import SequenceModel
     >>> model = SequenceModel.random(Spec(2, 2, 8), outputs=3, symbols=10, positions=4, seed=0)
     >>> model(torch.tensor([[1, 2, 3, 4]])).shape
     torch.Size([1, 4, 3])
@@ -63,17 +61,16 @@ class SequenceModel(nn.Module):
         positions: Annotated[int, Range(0, 1_000_000)] = 0,
         seed: int = 0,
     ) -> Self:
-        """Weights drawn from streams of the seed, for ``symbols`` or for points of so many
-        ``coordinates``.
+        """Draw weights from streams of the seed, for ``symbols`` or points with ``coordinates``.
 
-        Embedding and positions are standard normal: hidden states start at the size a norm gives.
+        Embedding and positions are standard normal, like hidden states after a norm.
         """
 
         def draw(name: str, *shape: int) -> Tensor:
             return torch.randn(shape, generator=stream(seed, "model", name), dtype=torch.float32)
 
         if not symbols and not coordinates:
-            raise InputError("say how many symbols there are, or coordinates of a point.")
+            raise InputError("give the number of symbols, or of coordinates per point.")
         return cls(
             TokenEmbedding(draw("symbols", symbols, spec.width))
             if symbols
@@ -83,13 +80,24 @@ class SequenceModel(nn.Module):
             _linear(draw("readout", outputs, spec.width) / spec.width**0.5),
         )
 
+    @classmethod
+    def of_weights(cls, spec: Spec, weights: Mapping[str, Tensor]) -> Self:
+        """A model with the weights of a ``state_dict``, without gradients."""
+        encoder, positions = weights["encoder.weight"], weights.get("positions", ())
+        points = "encoder.bias" in weights  # symbols have an embedding, which has none
+        sizes = {"coordinates": encoder.shape[1]} if points else {"symbols": len(encoder)}
+        sizes |= {"positions": len(positions), "outputs": len(weights["readout.weight"])}
+        model = cls.random(spec, **sizes)
+        model.load_state_dict(weights, assign=True)
+        return model.requires_grad_(False)
+
     def forward(self, inputs: Tensor, token_mask: Tensor | None = None) -> Tensor:
         """The readout of every token; ``token_mask`` is False at padding."""
         out: Tensor = self.readout(self.network(self.embed(inputs), token_mask))
         return out
 
     def embed(self, inputs: Tensor) -> Hidden:
-        """The network's input: of symbols the encoder has, or points; no more than positions."""
+        """The hidden states before the first block: encoded inputs plus positions."""
         if isinstance(self.encoder, TokenEmbedding):
             expected = "(batch, token)"
             whole_numbers("inputs", inputs, least=0, most=len(self.encoder.weight) - 1)
@@ -100,8 +108,8 @@ class SequenceModel(nn.Module):
             raise ShapeError(f"inputs has shape {tuple(inputs.shape)}, expected {expected}.")
         if self.positions is not None and inputs.shape[1] > len(self.positions):
             raise ShapeError(
-                f"inputs has {inputs.shape[1]} tokens, but the model {len(self.positions)} "
-                "positions; cut the sequences."
+                f"inputs has {inputs.shape[1]} tokens, but the model has {len(self.positions)} "
+                "positions; truncate the sequences."
             )
         x: Hidden = self.encoder(inputs)
         return x if self.positions is None else x + self.positions[: x.shape[1]]

@@ -1,4 +1,4 @@
-"""What models are trained for: examples, a loss, a score; and the tasks of Dong et al. 2021."""
+"""Tasks that models are trained on: examples, loss and score; those of Dong et al. 2021."""
 
 import re
 from collections.abc import Sequence
@@ -19,15 +19,16 @@ from rankscope.errors import InputError, ShapeError
 from rankscope.models.text import Tokenizer
 from rankscope.streams import stream
 
-IGNORED = -100  # the label of a token that nothing is asked of: padding, or one only read
+Scores = Float[Tensor, "seed"]
+IGNORED = -100  # the label of a token that has no target: padding, or a token that is only read
 
 
 @checked
 @dataclass(frozen=True, eq=False)
 class Examples:
-    """Inputs and targets, one row an example; ``token_mask`` is False at padding.
+    """Inputs and targets, one row per example; ``token_mask`` is False at padding.
 
-    Stacked, all have an axis of seeds before the examples.
+    After ``stack``, the examples of all seeds follow each other.
     """
 
     inputs: Tensor
@@ -36,23 +37,23 @@ class Examples:
     seeds: int = 0
 
     @classmethod
-    def stack(cls, each: Sequence["Examples"]) -> "Examples":
-        """The examples of several seeds, as many for each, end to end."""
-        if not each:
+    def stack(cls, sets: Sequence["Examples"]) -> "Examples":
+        """Concatenate the examples of several seeds, which have equal shapes."""
+        if not sets:
             raise InputError("there are no examples to train on; give at least one set.")
-        if len({one.inputs.shape for one in each}) > 1:
+        if len({part.inputs.shape for part in sets}) > 1:
             raise InputError("examples that are trained on together must have the same shape.")
-        masks = [one.token_mask for one in each if one.token_mask is not None]
+        masks = [part.token_mask for part in sets if part.token_mask is not None]
         return cls(
-            torch.cat([one.inputs for one in each]),
-            torch.cat([one.targets for one in each]),
+            torch.cat([part.inputs for part in sets]),
+            torch.cat([part.targets for part in sets]),
             torch.cat(masks) if masks else None,
-            len(each),
+            len(sets),
         )
 
     @property
     def count(self) -> int:
-        """How many examples there are, of each seed."""
+        """The number of examples per seed."""
         return len(self.inputs) // max(1, self.seeds)
 
     def to(self, device: str) -> "Examples":
@@ -76,33 +77,29 @@ class Examples:
 
 @runtime_checkable
 class Task(Protocol):
-    """How outputs ``(seed, batch, token, output)`` are held against targets, seed by seed."""
+    """Compares outputs ``(seed, batch, token, output)`` with targets, for each seed."""
 
-    def loss(self, outputs: Tensor, targets: Tensor) -> Float[Tensor, "seed"]: ...
+    def loss(self, outputs: Tensor, targets: Tensor) -> Scores: ...
 
-    def score(
-        self, outputs: Tensor, targets: Tensor
-    ) -> tuple[Float[Tensor, "seed"], Float[Tensor, "seed"]]:
-        """A sum over tokens, and what to divide it by; the more, the better learnt."""
+    def score(self, outputs: Tensor, targets: Tensor) -> tuple[Scores, Scores]:
+        """A sum over tokens, and its divisor; a higher quotient is better."""
         ...
 
 
 @checked
 @dataclass(frozen=True)
 class Classify:
-    """A class for every token that has a label; the score is the share of right ones."""
+    """Classify every token that has a label; the score is the accuracy."""
 
-    def loss(self, outputs: Tensor, targets: Tensor) -> Float[Tensor, "seed"]:
+    def loss(self, outputs: Tensor, targets: Tensor) -> Scores:
         _check_labels(outputs, targets)
-        each = cross_entropy(
+        losses = cross_entropy(
             outputs.flatten(0, -2), targets.flatten(), ignore_index=IGNORED, reduction="none"
         )
         counted = (targets != IGNORED).flatten(1).sum(1)
-        return each.view(len(targets), -1).sum(1) / counted
+        return losses.view(len(targets), -1).sum(1) / counted
 
-    def score(
-        self, outputs: Tensor, targets: Tensor
-    ) -> tuple[Float[Tensor, "seed"], Float[Tensor, "seed"]]:
+    def score(self, outputs: Tensor, targets: Tensor) -> tuple[Scores, Scores]:
         _check_labels(outputs, targets)
         right = (outputs.argmax(-1) == targets).flatten(1).sum(1).float()
         return right, (targets != IGNORED).flatten(1).sum(1).float()
@@ -111,15 +108,13 @@ class Classify:
 @checked
 @dataclass(frozen=True)
 class Approach:
-    """A point for every token; the score is minus the mean square of the distance."""
+    """Approach a target point with every token; the score is minus the mean squared distance."""
 
-    def loss(self, outputs: Tensor, targets: Tensor) -> Float[Tensor, "seed"]:
+    def loss(self, outputs: Tensor, targets: Tensor) -> Scores:
         _check_alike(outputs, targets)
         return (outputs - targets).square().flatten(1).mean(1)
 
-    def score(
-        self, outputs: Tensor, targets: Tensor
-    ) -> tuple[Float[Tensor, "seed"], Float[Tensor, "seed"]]:
+    def score(self, outputs: Tensor, targets: Tensor) -> tuple[Scores, Scores]:
         _check_alike(outputs, targets)
         missed = (outputs - targets).square().sum(-1).flatten(1)
         return -missed.sum(1), torch.full_like(missed[:, 0], missed.shape[1])
@@ -138,8 +133,8 @@ def _check_labels(outputs: Tensor, targets: Tensor) -> None:
 
 
 def _check_alike(outputs: Tensor, targets: Tensor) -> None:
-    for name, each in {"outputs": outputs, "targets": targets}.items():
-        real(each, name=name, axes="(seed, batch, token, output)", least=4)
+    for name, tensor in {"outputs": outputs, "targets": targets}.items():
+        real(tensor, name=name, axes="(seed, batch, token, output)", least=4)
     if outputs.shape != targets.shape:
         raise ShapeError(
             f"targets have shape {tuple(targets.shape)}, outputs {tuple(outputs.shape)}; "
@@ -150,13 +145,13 @@ def _check_alike(outputs: Tensor, targets: Tensor) -> None:
 @checked
 @dataclass(frozen=True)
 class Sorting:
-    """Sequences of symbols, drawn independently, so that some come twice."""
+    """Sort sequences of symbols, which are drawn independently and may repeat."""
 
     symbols: Count = 10
     tokens: Count = 8
 
     def draw(self, count: Count, seed: int, purpose: str) -> Examples:
-        """So many sequences; each purpose, such as training, has its own."""
+        """Draw ``count`` sequences; each purpose, such as training, has its own stream."""
         shape = (count, self.tokens)
         ids = torch.randint(self.symbols, shape, generator=stream(seed, "sorting", purpose))
         return Examples(ids, ids.sort(-1).values)
@@ -165,12 +160,12 @@ class Sorting:
 @checked
 @dataclass(frozen=True)
 class Hull:
-    """Points drawn evenly from the square between −1 and 1, labelled 1 on the hull, else 0."""
+    """Label uniform points of the square [−1, 1]²: 1 on their convex hull, else 0."""
 
     points: Annotated[int, Range(3, 1_000_000)] = 10
 
     def draw(self, count: Count, seed: int, purpose: str) -> Examples:
-        """So many sets; each purpose, such as training, has its own."""
+        """Draw ``count`` sets; each purpose, such as training, has its own stream."""
         generator = stream(seed, "hull", purpose)
         points = 2 * torch.rand(count, self.points, 2, generator=generator, dtype=torch.float64) - 1
         return Examples(points.float(), on_hull(points))
@@ -181,8 +176,8 @@ def on_hull(points: Tensor) -> Tensor:
     from scipy.spatial import ConvexHull  # type: ignore[import-untyped]
 
     labels = torch.zeros(points.shape[:-1], dtype=torch.long)
-    for own, each in zip(labels, points.numpy(), strict=True):
-        own[torch.from_numpy(ConvexHull(each).vertices.astype(np.int64))] = 1
+    for row, point_set in zip(labels, points.numpy(), strict=True):
+        row[torch.from_numpy(ConvexHull(point_set).vertices.astype(np.int64))] = 1
     return labels
 
 
@@ -192,9 +187,9 @@ _ENDS = re.compile(r"(?<=[.!?])\s+")
 @checked
 @dataclass(frozen=True)
 class Memorisation:
-    """Sentences to be learnt by heart, each cut to ``tokens`` tokens, CLS and SEP among them.
+    """Memorise random labels of sentences, each cut to ``tokens`` tokens including CLS and SEP.
 
-    Tokens are the words of these very sentences.
+    The vocabulary is that of these sentences.
     """
 
     sentences: tuple[str, ...]
@@ -202,7 +197,7 @@ class Memorisation:
     labels: Count = 2
 
     def draw(self, seed: int) -> Examples:
-        """All sentences, with labels of this seed; padding has none."""
+        """All sentences, with labels drawn from this seed; padding has none."""
         if not self.sentences:
             raise InputError("there is no sentence to memorise; give at least one.")
         tokenizer = Tokenizer.of(self.sentences)
@@ -214,7 +209,8 @@ class Memorisation:
 
 def split_sentences(texts: Sequence[str]) -> list[str]:
     """The sentences of some texts: what ends in a full stop, question or exclamation mark."""
-    return [each.strip() for text in texts for each in _ENDS.split(text) if each.strip()]
+    pieces = (piece.strip() for text in texts for piece in _ENDS.split(text))
+    return [piece for piece in pieces if piece]
 
 
 @checked
@@ -231,21 +227,21 @@ def read_sentences(path: str | Path) -> tuple[str, ...]:
         raise InputError(f"{path} is not in UTF-8: {error}; convert it first.") from error
     except OSError as error:
         raise InputError(f"{path} cannot be read: {error.strerror}.") from error
-    found = _from_columns(path, lines) if path.suffix.lower() == ".tsv" else lines
-    sentences = tuple(each.strip() for each in found if each.strip())
+    candidates = _from_columns(path, lines) if path.suffix.lower() == ".tsv" else lines
+    sentences = tuple(sentence.strip() for sentence in candidates if sentence.strip())
     if not sentences:
-        raise InputError(f"{path} has no sentence in it.")
+        raise InputError(f"{path} contains no sentence.")
     return sentences
 
 
 def _from_columns(path: Path, lines: list[str]) -> list[str]:
-    """Row by row, what stands in the columns of sentences."""
+    """The cells of the columns of sentences, row by row."""
     header, *rows = [line.split("\t") for line in lines if line.strip()] or [[]]
     chosen = [at for at, name in enumerate(header) if name.strip().lower().startswith("sentence")]
     if not chosen:
         raise InputError(
-            f"{path} has no column whose name begins with 'sentence', so it is not known which "
-            "columns to read, nor whether its first row is one; name them, or give a text file."
+            f"{path} has no column whose name begins with 'sentence'; name the columns to read "
+            "in its first row, or give a text file."
         )
     if not rows:
         raise InputError(f"{path} has no row below its header.")

@@ -1,18 +1,15 @@
 """Training: several seeds at once, each exactly as if it were trained alone.
 
-Models of several seeds run as one, each of their linear maps and norms on a stack of weights. The
-samples of all seeds lie one after the other in the batch axis, seed by seed. Attention has no
-weights beside its projections, so it does not see that they belong to different models; only maps
-and norms do, and one batched product serves all seeds. ``torch.func.vmap`` over the model would do
-the same with no code of ours, but has no rule for the fused attention kernel, and was slower
-where both were tried.
+The models of several seeds run as one: their batches are concatenated along the batch axis, and
+each linear map or norm applies a stack of weights. Attention has no weights besides its
+projections. ``torch.func.vmap`` has no rule for the fused attention kernel, and was slower.
 """
 
 import copy
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, cast
+from typing import TYPE_CHECKING, Annotated, Any, Self, cast
 
 import torch
 from torch import Tensor, nn
@@ -22,22 +19,28 @@ from torch.nn.functional import layer_norm
 from rankscope.arguments import Count, Finite, Positive, Range, checked
 from rankscope.core.checks import usable_device
 from rankscope.core.network import MLP, Block, Network, Spec
+from rankscope.core.tabular import Tabular, plot_along
 from rankscope.errors import InputError, SpecError
 from rankscope.models.training._model import SequenceModel, TokenEmbedding
 from rankscope.models.training._tasks import Examples, Task
+from rankscope.process import OnStep, silent
 from rankscope.streams import stream
 
-OnStep = Callable[[float], None]
+if TYPE_CHECKING:
+    import polars
+
+    from rankscope.show import figures
+
 _REPORT_EVERY = 10  # steps between two reports of progress
 
 
 @checked
 @dataclass(frozen=True)
 class Recipe:
-    """How a model is trained: AdamW, a linear warm-up, then a cosine down to a tenth.
+    """AdamW with a linear warm-up, then a cosine decay to a tenth of the learning rate.
 
-    Training ends when the score on the first ``scored`` training examples reaches ``goal``, looked
-    at every ``check_every`` steps, and after ``steps`` steps at the latest.
+    Training ends after ``steps`` steps, or when the score on the first ``scored`` training
+    examples, computed every ``check_every`` steps, reaches ``goal``.
     """
 
     steps: Count
@@ -45,14 +48,13 @@ class Recipe:
     learning_rate: Positive = 1e-3
     warmup: Annotated[int, Range(0, 1_000_000)] = 100
     weight_decay: Annotated[float, Range(0)] = 0.01
-    clip: Positive = 1.0
-    """The largest norm of a seed's gradient."""
+    clip: Positive = 1.0  # maximum norm of the gradient of a seed
     goal: Finite | None = None
     check_every: Count = 100
     scored: Count = 1000
 
     def reached(self, score: float) -> bool:
-        """Whether a score is as good as it should become."""
+        """Whether a score reaches the goal."""
         return self.goal is not None and score >= self.goal
 
     def rate(self, step: int) -> float:
@@ -64,14 +66,42 @@ class Recipe:
 
 
 @checked
-@dataclass(frozen=True)
-class Trained:
-    """A trained model, its seed, after how many steps it stopped, and its score by then."""
+@dataclass(frozen=True, repr=False)
+class Trained(Tabular):
+    """A trained model, its seed, its number of training steps, and its final score."""
 
     model: SequenceModel
     seed: int
     steps: int
     score: float
+    checks: tuple[tuple[int, float], ...] = ()  # steps and the scores after them
+
+    @property
+    def table(self) -> "polars.DataFrame":
+        """The score on training examples, by training step."""
+        from rankscope import tables
+
+        rows = [("training step", *check, "training_score") for check in self.checks]
+        return tables.from_rows(("parameter", "setting", "value", "metric"), rows)
+
+    def plot(self, metric: str | None = None) -> "figures.Figure":
+        """The score against the training step."""
+        return plot_along(self.table, "setting", "training step", metric)
+
+    def _kept(self) -> dict[str, Any]:
+        model = (self.model.network.spec, dict(self.model.state_dict()))
+        return {**super()._kept(), "model": model}
+
+    @classmethod
+    def _restored(
+        cls, kept: dict[str, Any], table: "polars.DataFrame", origin: Mapping[str, Any]
+    ) -> Self:
+        model = SequenceModel.of_weights(*kept["model"])
+        return super()._restored({**kept, "model": model}, table, origin)
+
+    def __repr__(self) -> str:
+        words = self.model.network.spec.describe()
+        return f"Trained(seed {self.seed}, {self.steps} steps, score {self.score:.4g}; {words})"
 
 
 @checked
@@ -85,11 +115,11 @@ def train(
     device: str = "cpu",
     on_step: OnStep | None = None,
 ) -> list[Trained]:
-    """Train a model for every seed, all in one batched model; the models given are not changed.
+    """Train one model per seed, all in one batched model; ``models`` are not changed.
 
-    Each seed has its model, its examples and its own order of batches (a stream of the seed). A
-    seed that has reached the goal keeps the weights it had then, while others go on, so that it
-    ends where it would have ended alone, but for rounding.
+    Each seed has its model, its examples and its order of batches (a stream of the seed). A seed
+    that reaches the goal keeps its weights from then on while others continue, so that it ends
+    with the weights it would have alone, up to rounding.
     """
     if not len(models) == len(examples) == len(seeds) or not seeds:
         raise InputError(
@@ -99,29 +129,29 @@ def train(
     usable_device("device", device)
     run = _Run(models, task, Examples.stack(examples).to(device), recipe)
     batches = _batches(seeds, run.examples.count, recipe.batch, torch.device(device))
-    found: dict[int, Trained] = {}
+    finished: dict[int, Trained] = {}
+    report = on_step or silent
+    checks: list[tuple[int, list[float]]] = []
     for step in range(recipe.steps):
         run.step(next(batches), recipe.rate(step))
         last = step + 1 == recipe.steps
-        if on_step is not None and step % _REPORT_EVERY == 0:
-            on_step(step / recipe.steps)
+        if step % _REPORT_EVERY == 0:
+            report(step / recipe.steps)
         if last or (recipe.goal is not None and (step + 1) % recipe.check_every == 0):
             scores = run.scores()
+            checks.append((step + 1, scores))
             for at, seed in enumerate(seeds):
-                if seed not in found and (last or recipe.reached(scores[at])):
-                    found[seed] = Trained(run.unstack(at, models[at]), seed, step + 1, scores[at])
-            if len(found) == len(seeds):
+                if seed not in finished and (last or recipe.reached(scores[at])):
+                    model, course = run.unstack(at, models[at]), [(n, of[at]) for n, of in checks]
+                    finished[seed] = Trained(model, seed, step + 1, scores[at], tuple(course))
+            if len(finished) == len(seeds):
                 break
-    if on_step is not None:
-        on_step(1.0)
-    return [found[seed] for seed in seeds]
+    report(1.0)
+    return [finished[seed] for seed in seeds]
 
 
 class _Run:
-    """Models with all their weights in one tensor, one row a seed.
-
-    The optimiser then works on one tensor instead of some hundred, and a seed's gradient is a row.
-    """
+    """Models with all weights in one tensor, one row per seed: one tensor for the optimiser."""
 
     def __init__(
         self, models: Sequence[SequenceModel], task: Task, examples: Examples, recipe: Recipe
@@ -131,25 +161,23 @@ class _Run:
         # A single model runs as it is: a stack of one would only be slower.
         self.model = stack(models) if len(models) > 1 else copy.deepcopy(models[0])
         named = dict(self.model.named_parameters())
-        rows = [each.detach().reshape(self.seeds, -1) for each in named.values()]
+        rows = [weight.detach().reshape(self.seeds, -1) for weight in named.values()]
         self.weights = torch.cat(rows, 1).to(examples.inputs.device)
         self.sizes = [row.shape[1] for row in rows]
-        for (name, each), part in zip(
-            named.items(), self.weights.split(self.sizes, 1), strict=True
-        ):
-            put_parameter(self.model, name, part.view(each.shape))
+        parts = self.weights.split(self.sizes, 1)
+        for (name, weight), part in zip(named.items(), parts, strict=True):
+            put_parameter(self.model, name, part.view(weight.shape))
         self.parts = list(self.model.parameters())
-        self.optimiser = torch.optim.AdamW(
-            [self.weights], weight_decay=recipe.weight_decay, fused=True
-        )
+        decay = recipe.weight_decay
+        self.optimiser = torch.optim.AdamW([self.weights], weight_decay=decay, fused=True)
 
     def step(self, rows: Tensor, rate: float) -> None:
         """One step of every seed, on the examples of its row."""
         inputs, targets, token_mask = self.examples.pick(rows)
         outputs = self.model(inputs, token_mask).unflatten(0, (self.seeds, -1))
-        # A sum over seeds: none of them feels the others.
+        # A sum over seeds: the gradient of each is independent of the others.
         gradients = torch.autograd.grad(self.task.loss(outputs, targets).sum(), self.parts)
-        gradient = torch.cat([each.reshape(self.seeds, -1) for each in gradients], 1)
+        gradient = torch.cat([part.reshape(self.seeds, -1) for part in gradients], 1)
         norm = torch.linalg.vector_norm(gradient, dim=1, keepdim=True)
         self.weights.grad = gradient.mul_((self.recipe.clip / norm).clamp(max=1.0))
         self.optimiser.param_groups[0]["lr"] = rate
@@ -157,7 +185,7 @@ class _Run:
 
     @torch.no_grad()
     def scores(self) -> list[float]:
-        """Of each seed on the first of its training examples."""
+        """The score of each seed on its first training examples."""
         scored = min(self.recipe.scored, self.examples.count)
         every = torch.arange(scored, device=self.weights.device)
         right = torch.zeros(self.seeds, device=self.weights.device)
@@ -171,19 +199,16 @@ class _Run:
         return scores
 
     def unstack(self, at: int, like: SequenceModel) -> SequenceModel:
-        """One seed's model by itself, on the CPU."""
+        """The model of one seed, on the CPU."""
         alone = copy.deepcopy(like)
         parts = self.weights[at].cpu().split(self.sizes)
-        for (name, each), part in zip(like.named_parameters(), parts, strict=True):
-            put_parameter(alone, name, part.view(each.shape).clone())
+        for (name, weight), part in zip(like.named_parameters(), parts, strict=True):
+            put_parameter(alone, name, part.view(weight.shape).clone())
         return alone.requires_grad_(False)
 
 
 def _batches(seeds: Sequence[int], count: int, size: int, device: torch.device) -> Iterator[Tensor]:
-    """Rows of examples ``(seed, batch)``: every epoch a new order for each seed.
-
-    The rows an epoch has beyond whole batches are left out of it.
-    """
+    """Rows of examples ``(seed, batch)``: each epoch in a new order, without partial batches."""
     if not 0 < size <= count:
         raise InputError(f"batch={size} for {count} examples; use 1 to {count}.")
     generators = [stream(seed, "batches") for seed in seeds]
@@ -224,7 +249,7 @@ class StackedNorm(nn.Module):
 
 
 class StackedEmbedding(nn.Module):
-    """The rows of each seed's own embedding."""
+    """The embedding of each seed."""
 
     def __init__(self, like: TokenEmbedding) -> None:
         super().__init__()
@@ -239,7 +264,7 @@ class StackedEmbedding(nn.Module):
 
 
 class StackedModel(SequenceModel):
-    """The models of several seeds, which run as one on their batches laid end to end."""
+    """The models of several seeds as one; their batches are concatenated."""
 
     def embed(self, inputs: Tensor) -> Tensor:
         x: Tensor = self.encoder(inputs)
@@ -251,15 +276,15 @@ class StackedModel(SequenceModel):
 
 
 def stack(models: Sequence[SequenceModel]) -> StackedModel:
-    """Models of one shape as one; the stack has copies of their weights, under the same names."""
+    """Stack models of equal shape; the stack has copies of their weights under the same names."""
     shape = models[0]
     spec = shape.network.spec
     if any(model.network.spec != spec for model in models):
         raise SpecError("models that are trained together must have the same spec.")
     if spec.norm not in ("layer", "none") or spec.scores != "dot" or spec.shared_layers:
         raise SpecError(
-            "models are trained with LayerNorm or no norm, plain dot products, and weights of "
-            f"their own in every layer; got {spec.describe()}."
+            "training supports LayerNorm or no norm, dot-product scores, and layers that do not "
+            f"share weights; got {spec.describe()}."
         )
     blocks = [_block(spec, cast(Block, block)) for block in shape.network.blocks]
     stacked = StackedModel(
@@ -273,8 +298,8 @@ def stack(models: Sequence[SequenceModel]) -> StackedModel:
 
 def put_parameter(model: nn.Module, name: str, value: Tensor) -> None:
     """Make a tensor itself, not a copy of it, the parameter of this dotted name."""
-    path, _, own = name.rpartition(".")
-    setattr(model.get_submodule(path), own, nn.Parameter(value))
+    path, _, leaf = name.rpartition(".")
+    setattr(model.get_submodule(path), leaf, nn.Parameter(value))
 
 
 def _block(spec: Spec, block: Block) -> Block:
@@ -289,7 +314,7 @@ def _block(spec: Spec, block: Block) -> Block:
 
 
 def _stacked(part: nn.Module) -> Any:
-    """A part that takes its weights from a stack; so far with those of one model."""
+    """A part that applies stacked weights; it still has those of one model."""
     if isinstance(part, TokenEmbedding):
         return StackedEmbedding(part)
     if isinstance(part, nn.LayerNorm):

@@ -81,7 +81,8 @@ def setting_axis(title: str, settings: Sequence[float], *, field: str = "setting
     """Where settings in ascending order are laid out, and which of them are named."""
     first, last = settings[0], settings[-1]
     named: dict[str, Any] = {"values": settings[:: math.ceil(len(settings) / _MOST_SETTINGS)]}
-    if len(settings) > _MOST_SETTINGS and any(float(f"{each:.3g}") != each for each in settings):
+    rounded = [float(f"{setting:.3g}") for setting in settings]
+    if len(settings) > _MOST_SETTINGS and rounded != list(settings):
         named = {"tickCount": 6}  # measured, not chosen: round numbers say more
     return Horizontal(
         field,
@@ -136,7 +137,7 @@ class Vertical:
     ticks: tuple[Tick, ...] = ()
     floor: float | None = None
     cut: bool = False
-    whole: bool = False
+    integers: bool = False
     words: bool = False
 
     def encode(self, field: str) -> alt.Y:
@@ -147,7 +148,7 @@ class Vertical:
             room = max(_AXIS_ROOM, 12.0 - self._edge())
             values: list[Any] = [tick.value for tick in self.ticks]
             named = {"values": values, "labels": False, "minExtent": room}
-        elif self.whole:
+        elif self.integers:
             step = max(1.0, round_step((self.domain[1] - self.domain[0]) / 5))
             named = {"values": [k * step for k in multiples(step, *self.domain)], "format": ",d"}
         look = theme.WORDS_AS_TITLE if self.words else {}
@@ -168,7 +169,7 @@ class Vertical:
         widths = ([2.5 if letter in ",." else 5.0 for letter in t.exponent] for t in self.ticks)
         return -7.0 - max(map(sum, widths))
 
-    def place(self, value: float | None) -> float | None:
+    def clip(self, value: float | None) -> float | None:
         """Where a value is drawn: at the floor, if the axis has no other place for it."""
         if value is None or self.floor is None:
             return value
@@ -199,9 +200,9 @@ def linear_axis(title: str, values: Sequence[float], *, includes: Sequence[float
     inside = [*values, *includes] or [0.0, 1.0]
     low, high = min(inside), max(inside)
     margin = _MARGIN * (high - low or abs(low) or 1.0)
-    whole = max(values, default=0) > 1 and all(float(value).is_integer() for value in values)
+    integers = max(values, default=0) > 1 and all(float(value).is_integer() for value in values)
     domain = (low if low in includes else low - margin, high + margin)
-    return Vertical("linear", title, domain, whole=whole)
+    return Vertical("linear", title, domain, integers=integers)
 
 
 def log_axis(title: str, values: Sequence[float], *, includes: Sequence[float] = ()) -> Vertical:
@@ -209,10 +210,10 @@ def log_axis(title: str, values: Sequence[float], *, includes: Sequence[float] =
 
     It spans a factor of three at least, so that what stays level looks level.
     """
-    kept = select_positive(values)
-    smallest = min(kept, default=1.0)
-    floor = smallest / 10 if len(kept) < len(values) else None
-    inside = [*kept, *includes] or [1.0]
+    positive = select_positive(values)
+    smallest = min(positive, default=1.0)
+    floor = smallest / 10 if len(positive) < len(values) else None
+    inside = [*positive, *includes] or [1.0]
     low, high = min(inside), max(inside)
     low = min(low, high / 3, floor or low)
     ticks = _decade_ticks(low, high)

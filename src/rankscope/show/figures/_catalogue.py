@@ -82,23 +82,23 @@ def draw(drawing: Drawing, result: Result) -> Figure:
     """
     kind = _kind_of(drawing)
     rows = _keep(result.table if kind.draws == "table" else result.summary, drawing)
-    given = dict(drawing.options)
+    options = dict(drawing.options)
     if drawing.metric and drawing.metric != kind.metric:
         if "metrics" in kind.options:
-            given["metrics"] = [drawing.metric]
+            options["metrics"] = [drawing.metric]
         elif "metric" in kind.options:
-            given["metric"] = drawing.metric
+            options["metric"] = drawing.metric
         else:
             raise InputError(
                 f"{kind.name} draws {kind.metric} alone; a drawing asks it for {drawing.metric}."
             )
     if drawing.roles:
-        given["roles"] = drawing.roles
-    unknown = [name for name in given if name not in kind.options]
+        options["roles"] = drawing.roles
+    unknown = [name for name in options if name not in kind.options]
     if unknown:
         raise InputError(f"{kind.name} takes no {unknown[0]}; it takes {', '.join(kind.options)}.")
     with metric_catalogue.knowing(result.metrics):
-        return kind.function(rows, **given)
+        return kind.function(rows, **options)
 
 
 @checked
@@ -158,13 +158,13 @@ def headings(drawings: Sequence[Drawing]) -> list[str]:
     plain = [heading(drawing) for drawing in drawings]
     named = []
     for text, drawing in zip(plain, drawings, strict=True):
-        alike = [each for other, each in zip(plain, drawings, strict=True) if other == text]
-        kept = [
+        alike = [same for other, same in zip(plain, drawings, strict=True) if other == text]
+        labels_kept = [
             ", ".join(labels)
             for column, labels in drawing.only.items()
-            if len({each.only.get(column) for each in alike}) > 1
+            if len({same.only.get(column) for same in alike}) > 1
         ]
-        named.append(f"{text}: {', '.join(kept)}" if kept else text)
+        named.append(f"{text}: {', '.join(labels_kept)}" if labels_kept else text)
     return named
 
 
@@ -222,23 +222,23 @@ def describe(
     """
     values = {name: rows[name].drop_nulls() for name in (*labels, *places) if name in rows.columns}
     labels = [name for name in labels if name in values and values[name].n_unique() > 1]
-    told = []
+    sentences = []
     for name in metrics:
         words = entry or metric_catalogue.metric(name)
-        own = rows.filter(pl.col("metric") == name)
+        data = rows.filter(pl.col("metric") == name)
         # Of the places beyond the first, a map has those that its metric has.
         present = [p for p in places[:1] if p in values]
-        present += [p for p in places[1:] if p in values and own[p].null_count() < own.height]
-        own = own.drop_nulls([*present, "value"])
-        if places == ("length",) and "layer" in own.columns and own["layer"].drop_nulls().len():
-            own = own.filter(pl.col("layer") == pl.col("layer").max())
-        by = own.group_by([*labels, *present], maintain_order=True)
+        present += [p for p in places[1:] if p in values and data[p].null_count() < data.height]
+        data = data.drop_nulls([*present, "value"])
+        if places == ("length",) and "layer" in data.columns and data["layer"].drop_nulls().len():
+            data = data.filter(pl.col("layer") == pl.col("layer").max())
+        by = data.group_by([*labels, *present], maintain_order=True)
         medians = by.agg(pl.col("value").median())
         split = medians.partition_by(labels, maintain_order=True) if labels else [medians]
-        told += [_sentence(words, part, labels, present) for part in split if part.height]
-    left = len(told) - _MOST_TOLD
+        sentences += [_sentence(words, part, labels, present) for part in split if part.height]
+    left = len(sentences) - _MOST_TOLD
     more = [f"{left} more curves are in the table's file."] if left > 0 else []
-    return [*told[:_MOST_TOLD], *more]
+    return [*sentences[:_MOST_TOLD], *more]
 
 
 def _sentence(
@@ -255,9 +255,9 @@ def _sentence(
         value = row["value"]
         number = power_of_ten(value, digits=3) if entry.scale == "exponent" else short(value)
         where = [
-            f"{_WORDS.get(place, place)} "
-            f"{short(row[place]) if isinstance(row[place], int | float) else row[place]}"
-            for place in places
+            f"{_WORDS.get(column, column)} "
+            f"{short(row[column]) if isinstance(row[column], int | float) else row[column]}"
+            for column in places
         ]
         return f"{number} at {', '.join(where)}" if where else number
 
@@ -267,7 +267,7 @@ def _sentence(
     ordered = part.sort(places).to_dicts()
     ends = [ordered[0], *ordered[1:][-1:]]
     values = {end["value"] for end in ends}
-    told = [at(end) for end in ends]
-    told += [f"lowest {at(least)}"] * (least["value"] not in values)
-    told += [f"highest {at(most)}"] * (most["value"] not in values)
-    return f"{whose}: {', '.join(told)}."
+    texts = [at(end) for end in ends]
+    texts += [f"lowest {at(least)}"] * (least["value"] not in values)
+    texts += [f"highest {at(most)}"] * (most["value"] not in values)
+    return f"{whose}: {', '.join(texts)}."

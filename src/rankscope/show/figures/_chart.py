@@ -152,8 +152,8 @@ def labelled(spec: Mapping[str, Any], title: str, about: str) -> dict[str, Any]:
 
     A title of its own is kept.
     """
-    own = spec.get("title") or title
-    text = own.get("text", title) if isinstance(own, Mapping) else own
+    heading = spec.get("title") or title
+    text = heading.get("text", title) if isinstance(heading, Mapping) else heading
     named = {
         "text": text,
         "subtitle": wrap(about, _LINE),

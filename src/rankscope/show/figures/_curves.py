@@ -110,7 +110,9 @@ def by_setting(
 
     return lines(
         rows,
-        x=lambda own: setting_axis(parameter_of(own[0]), sorted({row["setting"] for row in own})),
+        x=lambda rows_: setting_axis(
+            parameter_of(rows_[0]), sorted({row["setting"] for row in rows_})
+        ),
         facet=[name for name in ("model", "parameter") if labels_in(rows, name)],
         heading=heading,
         look=Look.of(labels_in(rows, "variant"), roles),
@@ -230,9 +232,9 @@ def steps(summary: pl.DataFrame, *, metric: str, title: str | None = None) -> al
         alt.Tooltip("layer:Q", format="d"),
         *tell_values(),
     ]
-    told = {"color": look.colour(), "y": y.encode("drawn:Q"), "tooltip": tooltip}
+    encodings = {"color": look.colour(), "y": y.encode("drawn:Q"), "tooltip": tooltip}
     base = over([_step_row(row, y) for row in bars]).encode(**shared)
-    bar = base.mark_bar().encode(**told, y2=alt.datum(0), opacity=look.opacity(0.9))
+    bar = base.mark_bar().encode(**encodings, y2=alt.datum(0), opacity=look.opacity(0.9))
     spread = base.mark_rule(color=theme.INK["text"], strokeWidth=1.2).encode(
         y=y.encode("low:Q"), y2="high:Q", opacity=look.opacity(0.75)
     )
@@ -243,7 +245,7 @@ def steps(summary: pl.DataFrame, *, metric: str, title: str | None = None) -> al
             filled=False, fill=theme.INK["paper"], strokeWidth=1.6, size=theme.POINT_SIZE
         )
         shape = alt.Shape("shape:N", scale=None)
-        layer.append(hollow.encode(**shared, **told, shape=shape, opacity=look.opacity(1.0)))
+        layer.append(hollow.encode(**shared, **encodings, shape=shape, opacity=look.opacity(1.0)))
     said = [entry.meaning, "hollow: the same step without its skip" if alone else ""]
     panel = alt.LayerChart(
         layer=layer,
@@ -373,7 +375,7 @@ def _plane(
 
 def _cut(rows: Sequence[Row], far: float) -> list[dict[str, Any]]:
     """Each point's way, as far as it stays near; the first step beyond is brought back to there."""
-    kept: list[dict[str, Any]] = []
+    points: list[dict[str, Any]] = []
     gone: set[str] = set()
     for row in rows:
         name, x, y = row["parameter"], row[_X], row[_Y]
@@ -386,5 +388,5 @@ def _cut(rows: Sequence[Row], far: float) -> list[dict[str, Any]]:
                 continue
         shrink = far / size if size > far else 1.0
         at = {"x": x * shrink, "y": y * shrink, "exact_x": exact_text(x), "exact_y": exact_text(y)}
-        kept.append({"variant": name, "layer": row["layer"], **at})
-    return kept
+        points.append({"variant": name, "layer": row["layer"], **at})
+    return points

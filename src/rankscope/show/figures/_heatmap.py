@@ -63,7 +63,7 @@ class Shades:
         low, high = self.axis.domain
         if value is None or math.isnan(value):
             return None
-        placed = self.axis.place(value) if math.isfinite(value) else value
+        placed = self.axis.clip(value) if math.isfinite(value) else value
         return float(f"{min(max(placed or 0.0, low), high):.4g}")
 
     def bar(self, title: str, *, height: float, below: float = _BELOW) -> list[alt.Chart]:
@@ -129,7 +129,7 @@ def shades_of(
             f"lowest={lowest} and highest={highest} are no ends of a {scale} scale; lowest must be "
             "below highest, and above 0 where shades go by the order of magnitude."
         )
-    finite = [value for each in values if (value := finite_or_none(each)) is not None]
+    finite = [value for measured in values if (value := finite_or_none(measured)) is not None]
     inside = [min(max(value, bottom), top) for value in finite]
     if scale == "linear":
         low, high = min([0.0, *inside]), max([0.0, *inside])
@@ -157,7 +157,7 @@ def _even(low: float, high: float) -> Vertical:
 
 
 @dataclass(frozen=True)
-class Side:
+class MapSide:
     """One side of a map: the values along it, each with its text, and which an axis names.
 
     The first is left, or at the bottom unless it goes ``down``. ``labels`` are what the axis calls
@@ -174,7 +174,7 @@ class Side:
     look: Mapping[str, Any] = field(default_factory=dict)
 
     @classmethod
-    def of_numbers(cls, name: str, numbers: Sequence[int], *, most: int, **more: Any) -> "Side":
+    def of_numbers(cls, name: str, numbers: Sequence[int], *, most: int, **more: Any) -> "MapSide":
         """Whole numbers, of which round ones are named, about so many."""
         if len(numbers) > _MOST_PLACES:
             raise InputError(f"{name} takes {len(numbers):,} values; a map has {_MOST_PLACES:,}.")
@@ -185,7 +185,7 @@ class Side:
     @classmethod
     def of_words(
         cls, name: str, values: Sequence[Any], texts: Sequence[str], *, most: int, **more: Any
-    ) -> "Side":
+    ) -> "MapSide":
         """Values of any kind, of which every so manieth is named."""
         every = math.ceil(len(values) / most)
         return cls(name, values, texts, range(0, len(values), every), **more)
@@ -219,19 +219,19 @@ class Cells:
     """
 
     rows: pl.DataFrame
-    x: Side
-    y: Side
+    x: MapSide
+    y: MapSide
     title: alt.Title
     rings: pl.DataFrame | None = None
 
     def data(self, rows: pl.DataFrame, shades: Shades, entry: Metric) -> list[dict[str, Any]]:
-        """Rows as a chart needs them: their place, their shade, and texts for a tooltip."""
+        """Rows as a chart needs them: their position, their shade, and texts for a tooltip."""
         data = []
         for row in rows.iter_rows(named=True):
             across, up, value = self.x.index[row["x"]], self.y.index[row["y"]], row.pop("value")
-            place = {"across": across, "up": up, "x": self.x.texts[across], "y": self.y.texts[up]}
+            at = {"across": across, "up": up, "x": self.x.texts[across], "y": self.y.texts[up]}
             shade = {"shade": shades.of(value), "exact": exact_text(value, entry)}
-            data.append({**row, **place, **shade})
+            data.append({**row, **at, **shade})
         return data
 
 
@@ -263,9 +263,9 @@ def heat_panel(
     entry: Metric,
     *,
     size: tuple[float, float],
-    told: str = "median",
+    value_title: str = "median",
     tooltip: Sequence[alt.Tooltip] = (),
-    rings_told: str = "",
+    rings_title: str = "",
     bar: str = "",
     below: float = _BELOW,
     gaps: bool = True,
@@ -273,7 +273,7 @@ def heat_panel(
 ) -> alt.LayerChart:
     """Cells at their places; grey if they are there and have no value.
 
-    A tooltip calls the value what ``told`` says, unless ``tooltip`` tells others. There are
+    A tooltip calls the value ``value_title``, unless ``tooltip`` replaces it. There are
     ``gaps`` between large cells, and a line between those on different sides of a ``boundary``.
     ``bar`` is the title of the bar of shades so far ``below``, if there is one.
     """
@@ -284,7 +284,7 @@ def heat_panel(
         left,
         low,
         shades,
-        [*where, *(tooltip or [alt.Tooltip("exact:N", title=told)])],
+        [*where, *(tooltip or [alt.Tooltip("exact:N", title=value_title)])],
         data=cells.data(cells.rows, shades, entry),
         pixels=(size[0] / len(x.values), size[1] / len(y.values)),
         gaps=gaps,
@@ -303,7 +303,7 @@ def heat_panel(
                 x=x.encode(alt.X, "across"),
                 y=y.encode(alt.Y, "up"),
                 fill=shades.encode("shade:Q", alt.Fill),
-                tooltip=[*where, alt.Tooltip("exact:N", title=rings_told)],
+                tooltip=[*where, alt.Tooltip("exact:N", title=rings_title)],
             )
         )
     if bar:

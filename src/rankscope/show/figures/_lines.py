@@ -64,13 +64,13 @@ def lines(
     size = theme.WIDE if len(parts) == 1 else theme.PANEL
     panels = []
     for number, part in enumerate(parts):
-        own = part.to_dicts()
-        words = entry or metric_catalogue.metric(own[0]["metric"])
-        scaled = rows.to_dicts() if one_scale else own
+        panel_rows = part.to_dicts()
+        words = entry or metric_catalogue.metric(panel_rows[0]["metric"])
+        scaled = rows.to_dicts() if one_scale else panel_rows
         y = build_axis(words, scaled, lowest=lowest, highest=highest)
-        panel = Panel(words, x(own) if callable(x) else x, y, look, size=size, spread=spread)
-        head = words.title if heading is None else heading(own[0], words)
-        panels.append(line_panel(panel, own, number=number, heading=head))
+        panel = Panel(words, x(panel_rows) if callable(x) else x, y, look, size=size, spread=spread)
+        head = words.title if heading is None else heading(panel_rows[0], words)
+        panels.append(line_panel(panel, panel_rows, number=number, heading=head))
     return lay_out(panels, title=title, names=look.names)
 
 
@@ -95,11 +95,11 @@ class Panel:
         """Which curve, where, and its values."""
         curve = [alt.Tooltip("variant:N", title=self.curve)] if self.look.names else []
         title = "layer" if self.x.field == "layer" else self.x.axis["title"]
-        place = alt.Tooltip(f"{self.x.field}:Q", title=title, format=",.6~g")
+        position = alt.Tooltip(f"{self.x.field}:Q", title=title, format=",.6~g")
         if self.x.named:
-            place = alt.Tooltip("place_name:N", title=title)
+            position = alt.Tooltip("place_name:N", title=title)
         single = [alt.Tooltip("exact_median:N", title="value")]
-        return [*curve, place, *(single if self.spread == "none" else tell_values())]
+        return [*curve, position, *(single if self.spread == "none" else tell_values())]
 
     def chart_row(self, row: Row) -> dict[str, Any]:
         """A row as a chart needs it: where its values are drawn, and their texts for a tooltip."""
@@ -110,12 +110,12 @@ class Panel:
             text = row.get(f"exact_{name}") or exact_text(row[name], self.entry)
             drawn[f"exact_{name}"] = text + self.unit
             # Not so far off the axis that renderers lose the line that leads to it.
-            at = self.y.place(finite_or_none(row[name]))
+            at = self.y.clip(finite_or_none(row[name]))
             drawn[f"drawn_{name}"] = at if at is None else min(max(at, low - reach), high + reach)
         if row.get("low") == -math.inf and finite_or_none(row["high"]) is not None:
             drawn["drawn_low"] = low  # a band down to zero has no end
         median = finite_or_none(row["median"])
-        drawn["off_scale"] = self.y.place(median) != median
+        drawn["off_scale"] = self.y.clip(median) != median
         drawn["all_equal"] = _is_zero(row, self.entry)
         return drawn
 
@@ -141,9 +141,9 @@ def build_axis(
     includes = list(entry.includes)
     if entry.name == _NOISE_METRIC:
         # The noise floor, where values come close to it and zero would be drawn below it.
-        kept = select_positive(inside)
-        least = min(kept, default=1.0)
-        below = len(kept) == len(inside) or least / 10 <= NOISE_FLOOR[0]
+        positive = select_positive(inside)
+        least = min(positive, default=1.0)
+        below = len(positive) == len(inside) or least / 10 <= NOISE_FLOOR[0]
         includes += NOISE_FLOOR[:1] if least < _NEAR_NOISE and below else ()
     includes = [value for value in includes if bottom <= value <= top]
     axis = AXES[entry.scale](entry.symbol, inside, includes=includes)
@@ -177,12 +177,12 @@ def line_panel(
     ``number`` is which panel of its figure it is. Rows may say themselves whether they are
     ``marked`` by a point.
     """
-    place = panel.x.field
-    kept, points = _thin({row[place] for row in rows}, panel)
+    column = panel.x.field
+    drawn_at, points = _thin({row[column] for row in rows}, panel)
     data = [
-        {**panel.chart_row(row), "marked": row.get("marked", row[place] in points)}
-        for row in sorted(rows, key=lambda row: row[place])
-        if row[place] in kept
+        {**panel.chart_row(row), "marked": row.get("marked", row[column] in points)}
+        for row in sorted(rows, key=lambda row: row[column])
+        if row[column] in drawn_at
     ]
     curves: dict[Any, list[dict[str, Any]]] = {}
     for row in data:
@@ -202,7 +202,7 @@ def line_panel(
         panel.tooltip(),
         spread=panel.spread,
         joined=panel.joined,
-        room=panel.size[0] / len(kept),
+        room=panel.size[0] / len(drawn_at),
         clip=panel.y.cut,
         hollow=panel.y.floor is not None,
         doubtful=doubtful,
@@ -234,10 +234,10 @@ def _thin(places: set[float], panel: Panel) -> tuple[set[float], set[float]]:
     if panel.spread != "band":
         return places, places
     pixels = {round(panel.size[0] * panel.x.across(at)): at for at in sorted(places)}
-    kept = sorted(pixels.values())
-    if panel.x.kind == "log" and len(kept) > _MOST_POINTS // 2:
-        return set(kept), {at for at in kept if math.log2(at).is_integer()} | {kept[-1]}
-    return set(kept), set(kept[:: math.ceil(len(kept) / _MOST_POINTS)])
+    drawn_at = sorted(pixels.values())
+    if panel.x.kind == "log" and len(drawn_at) > _MOST_POINTS // 2:
+        return set(drawn_at), {at for at in drawn_at if math.log2(at).is_integer()} | {drawn_at[-1]}
+    return set(drawn_at), set(drawn_at[:: math.ceil(len(drawn_at) / _MOST_POINTS)])
 
 
 def line_marks(
@@ -375,7 +375,7 @@ def _mark_equal_tokens(panel: Panel, ends: Sequence[Row]) -> list[alt.Chart]:
         )
     )
     long = (_LETTER * len(_EQUAL) + 8 + _NEAR) / panel.size[0]
-    markers = {panel.x.across(place): place for place in levels}
+    markers = {panel.x.across(level): level for level in levels}
     for right, at in product((True, False), sorted(markers, reverse=True)):
         start, end = (at, at + long) if right else (at - long, at)
         if start < 0 or end > 1 or any(start < other < end for other in markers):

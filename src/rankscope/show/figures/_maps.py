@@ -17,7 +17,7 @@ from rankscope.show.figures import _theme as theme
 from rankscope.show.figures._axes import Tick, Vertical
 from rankscope.show.figures._catalogue import figure
 from rankscope.show.figures._curves import parameter_of
-from rankscope.show.figures._heatmap import Cells, Shades, Side, heatmap, shades_of
+from rankscope.show.figures._heatmap import Cells, MapSide, Shades, heatmap, shades_of
 from rankscope.show.figures._rows import VALUE, labels_in, select
 
 _ONE: Final = ("part", "run", "model", "variant")
@@ -48,8 +48,8 @@ def head_map(
     if known and not table.filter(about, pl.col("metric") == metric).height:
         raise InputError(f"there is nothing to draw: rows of {metric!r} have no head.")
     needed = ("layer", "head")
-    kept = table.filter(about)
-    rows = select(kept, [metric], drawer="head_map", needed=needed, numbers=VALUE, single=_ONE)
+    of_heads = table.filter(about)
+    rows = select(of_heads, [metric], drawer="head_map", needed=needed, numbers=VALUE, single=_ONE)
     # Under another name, or heads would be pooled with the samples.
     medians = tables.summary(rows.rename({"head": "number"}))
     layers, heads = (
@@ -60,8 +60,8 @@ def head_map(
     height = min(_LARGEST_CELL * len(layers), _HIGHEST)
     cells = Cells(
         medians.select("count", x="number", y="layer", value="median"),
-        Side.of_numbers("head", heads, most=round(width / 24)),
-        Side.of_numbers(
+        MapSide.of_numbers("head", heads, most=round(width / 24)),
+        MapSide.of_numbers(
             "layer", layers, most=max(1, round(height / 14)), down=True, look=theme.WORDS_AS_TITLE
         ),
         alt.Title(f"{entry.title} by head", subtitle=entry.meaning or " "),
@@ -114,16 +114,16 @@ def layer_map(
     layers = layers[:: math.ceil(len(layers) / _MOST_LAYERS)]
     places = places[:: math.ceil(len(places) / _MOST_PLACES)]
     entry = metric_catalogue.metric(metric)
-    kept = rows.filter(pl.col("layer").is_in(layers), pl.col(along).is_in(places))
+    drawn = rows.filter(pl.col("layer").is_in(layers), pl.col(along).is_in(places))
     cells = Cells(
-        kept.select(x="layer", y=along, value="median"),
-        Side.of_numbers("layer", layers, most=16),
-        Side.of_numbers(
+        drawn.select(x="layer", y=along, value="median"),
+        MapSide.of_numbers("layer", layers, most=16),
+        MapSide.of_numbers(
             _COUNTED.get(along, along), places, most=16, down=True, look=theme.WORDS_AS_TITLE
         ),
         alt.Title(entry.title, subtitle=entry.meaning or " "),
     )
-    shades = shades_of(entry.scale, kept["median"].to_list())
+    shades = shades_of(entry.scale, drawn["median"].to_list())
     return heatmap([cells], shades, entry, size=theme.WIDE, bar="median", title=title)
 
 
@@ -179,17 +179,17 @@ def token_map(
     every = 1
     while len(layers) * (count // every) ** 2 > _MOST_CELLS:
         every += 1
-    kept = range(0, count, every)
-    drawn = rows.filter(pl.col("token").is_in(kept), pl.col("other_token").is_in(kept))
+    positions = range(0, count, every)
+    drawn = rows.filter(pl.col("token").is_in(positions), pl.col("other_token").is_in(positions))
     x, y = (
-        Side.of_words(
+        MapSide.of_words(
             name,
-            kept,
-            [str(at) if labels is None else f"{at} {words[at]}" for at in kept],
+            positions,
+            [str(at) if labels is None else f"{at} {words[at]}" for at in positions],
             most=24,
             title=None,
             down=down,
-            labels=[words[at] for at in kept],
+            labels=[words[at] for at in positions],
             look={"labelLimit": 64, **look},
         )
         for name, down, look in (("and", False, {"labelAngle": -90}), ("token", True, {}))
@@ -210,7 +210,7 @@ def token_map(
         Shades(Vertical("linear", "", (ticks[0], ticks[-1]), named)),
         entry,
         size=(_SIDE, _SIDE),
-        told="value",
+        value_title="value",
         bar=f"{entry.title}{thinned}",
         below=_BELOW,
         title=title,
@@ -262,8 +262,8 @@ def phase_map(
         shades_of(entry.scale, rows["median"].to_list(), lowest=lowest, highest=highest),
         entry,
         size=theme.PANEL,
-        told=f"median of {named}",
-        rings_told=f"{marks} {named}",
+        value_title=f"median of {named}",
+        rings_title=f"{marks} {named}",
         bar=entry.title,
         gaps=False,
         boundary=boundary,
@@ -280,14 +280,14 @@ def _phases(part: pl.DataFrame, entry: Metric, marks: str) -> Cells:
     known = "variant" in part.columns
     ringed = pl.col("variant").eq_missing(pl.lit(marks)) if known else pl.lit(False)
     cells, rings = (
-        part.filter(kept).select(x="layer", y="setting", value="median")
-        for kept in (~ringed, ringed)
+        part.filter(condition).select(x="layer", y="setting", value="median")
+        for condition in (~ringed, ringed)
     )
     texts = [short(setting) for setting in settings]
     return Cells(
         cells,
-        Side.of_numbers("layer", range(min(layers), max(layers) + 1), most=8),
-        Side.of_words(parameter, settings, texts, most=10, look=theme.WORDS_AS_TITLE),
+        MapSide.of_numbers("layer", range(min(layers), max(layers) + 1), most=8),
+        MapSide.of_words(parameter, settings, texts, most=10, look=theme.WORDS_AS_TITLE),
         alt.Title(f"{heading}, {model}" if model else heading),
         rings,
     )

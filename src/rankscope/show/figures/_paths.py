@@ -13,7 +13,7 @@ from rankscope.show.figures import _theme as theme
 from rankscope.show.figures._axes import Horizontal, linear_axis, whole_numbers, word_axis
 from rankscope.show.figures._catalogue import figure
 from rankscope.show.figures._chart import lay_out
-from rankscope.show.figures._heatmap import Cells, Side, heat_panel, shades_of
+from rankscope.show.figures._heatmap import Cells, MapSide, heat_panel, shades_of
 from rankscope.show.figures._lines import Panel, build_axis, line_panel, tell_values
 from rankscope.show.figures._rows import (
     STATISTICS,
@@ -93,8 +93,8 @@ def by_length(summary: pl.DataFrame, *, title: str | None = None) -> alt.ConcatC
     layers = rows["layer"].to_list()
     cells = Cells(
         rows.select("count", "^exact_.*$", x="layer", y="place_name", value="median"),
-        Side.of_numbers("layer", range(min(layers), max(layers) + 1), most=_MOST_NAMED),
-        Side("path length", words, words, named, look=theme.WORDS_AS_TITLE),
+        MapSide.of_numbers("layer", range(min(layers), max(layers) + 1), most=_MOST_NAMED),
+        MapSide("path length", words, words, named, look=theme.WORDS_AS_TITLE),
         alt.Title(
             f"{entry.title}, layer by layer", subtitle="Brighter = paths of this length carry more"
         ),

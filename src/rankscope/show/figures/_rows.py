@@ -62,9 +62,9 @@ def select(
     places = [name for name in keys if name in rows.columns]
     twins = rows.filter(rows.select(places).is_duplicated()) if places else rows.clear()
     if twins.height:
-        place = ", ".join(f"{name} {twins.row(0, named=True)[name]}" for name in places)
+        position = ", ".join(f"{name} {twins.row(0, named=True)[name]}" for name in places)
         named = ", or name them in the variant column" if "variant" in keys else ""
-        raise InputError(f"several rows for {place}; {drawer} draws one: keep one{named}.")
+        raise InputError(f"several rows for {position}; {drawer} draws one: keep one{named}.")
     return rows
 
 

@@ -16,7 +16,7 @@ from rankscope.numerals import short
 from rankscope.show.figures import _theme as theme
 from rankscope.show.figures._axes import layer_axis, setting_axis, word_axis
 from rankscope.show.figures._catalogue import describe, figure
-from rankscope.show.figures._heatmap import Cells, Side, heatmap, shades_of
+from rankscope.show.figures._heatmap import Cells, MapSide, heatmap, shades_of
 from rankscope.show.figures._lines import lines
 from rankscope.show.figures._theme import Look
 
@@ -59,7 +59,8 @@ def by_axis(
     medians = tables.pooled(table, metric=metric, by=by, layer=layer, below=below, pool=pool)
     entry = _entry_of(metric, below)
     along, curves, panels = (
-        Values.of(medians, axes[name]) if name in axes else None for name in ("x", "color", "facet")
+        AxisValues.of(medians, axes[name]) if name in axes else None
+        for name in ("x", "color", "facet")
     )
     assert along is not None
     by_layer = along.name == "layer"
@@ -133,8 +134,8 @@ def axis_map(
     medians = tables.pooled(table, metric=metric, by=by, layer=layer, below=below, pool=pool)
     entry = _entry_of(metric, below)
     subtitle = entry.meaning or " " if below is None else "Grey = not within these layers"
-    across, upwards = (Values.of(medians, axes[name]) for name in ("x", "y"))
-    panels = Values.of(medians, axes["facet"]) if facet else None
+    across, upwards = (AxisValues.of(medians, axes[name]) for name in ("x", "y"))
+    panels = AxisValues.of(medians, axes["facet"]) if facet else None
     parts = {entry.title: medians}
     if panels is not None:
         parts = {
@@ -154,7 +155,7 @@ def axis_map(
         shades_of(entry.scale, medians["median"].to_list()),
         entry,
         size=theme.PANEL,
-        told=f"median of {entry.title[:1].lower()}{entry.title[1:]}",
+        value_title=f"median of {entry.title[:1].lower()}{entry.title[1:]}",
         bar=entry.title if facet else "median",
         gaps=False,
         boundary=boundary,
@@ -164,7 +165,7 @@ def axis_map(
 
 
 @dataclass(frozen=True)
-class Values:
+class AxisValues:
     """The values of one axis that are drawn: numbers in order, words in the order of the grid.
 
     ``labels`` are their texts with the name of the axis, for legends and headings. Where all are
@@ -179,7 +180,7 @@ class Values:
     numeric: bool
 
     @classmethod
-    def of(cls, rows: pl.DataFrame, name: str) -> "Values":
+    def of(cls, rows: pl.DataFrame, name: str) -> "AxisValues":
         """The values in a column; an Enum says their order itself, other words as they come."""
         column, words = rows[name], name.replace("_", " ")
         distinct = column.unique(maintain_order=True)
@@ -202,9 +203,9 @@ class Values:
         said = dict(zip(self.values, words, strict=True))
         return pl.Series(name, [said[value] for value in rows[self.name].to_list()])
 
-    def side(self, **look: Any) -> Side:
+    def side(self, **look: Any) -> MapSide:
         """The side of a map they are laid out on."""
-        return Side.of_words(self.title, self.values, self.texts, most=12, look=look)
+        return MapSide.of_words(self.title, self.values, self.texts, most=12, look=look)
 
 
 def _columns(table: pl.DataFrame | pl.LazyFrame, **axes: str | None) -> dict[str, str]:
@@ -227,15 +228,15 @@ def _alternative(
     medians: pl.DataFrame, entry: Metric, places: Sequence[str], labels: Sequence[str]
 ) -> str:
     """What the chart shows, for who cannot see it: numbers as they are, words in their order."""
-    told = []
+    columns = []
     for name in (*places, *labels):
-        axis = Values.of(medians, name)
+        axis = AxisValues.of(medians, name)
         if axis.numeric and name in places:
             continue
         texts = axis.texts if name in places else axis.labels
         kind = pl.Enum(list(dict.fromkeys(texts)))
-        told.append(axis.column(medians, texts, name).cast(kind))
-    rows = medians.rename({"median": "value"}).with_columns(*told, metric=pl.lit(entry.name))
+        columns.append(axis.column(medians, texts, name).cast(kind))
+    rows = medians.rename({"median": "value"}).with_columns(*columns, metric=pl.lit(entry.name))
     against = " and ".join(name.replace("_", " ") for name in places)
     said = describe(rows, [entry.name], places, labels=labels, entry=entry)
     return " ".join([f"{entry.title} by {against}.", *said])

@@ -275,13 +275,13 @@ def dashes(
 
 
 def _not_measured(names: Sequence[str], roles: Roles | None) -> dict[str, Role]:
-    given = {name: roles[name] for name in names if roles and name in roles}
-    return {name: role for name, role in given.items() if role != "measured"}
+    known_roles = {name: roles[name] for name in names if roles and name in roles}
+    return {name: role for name, role in known_roles.items() if role != "measured"}
 
 
 def shapes(variants: Sequence[str]) -> dict[str, str]:
     """One point shape per variant: its own if it has one, otherwise the next that is free."""
-    own = dict(zip(VARIANT_COLOURS, SHAPES, strict=False))
-    taken = {own[name] for name in variants if name in own}
+    preferred = dict(zip(VARIANT_COLOURS, SHAPES, strict=False))
+    taken = {preferred[name] for name in variants if name in preferred}
     following = cycle([shape for shape in SHAPES if shape not in taken])
-    return {name: own.get(name) or next(following) for name in variants}
+    return {name: preferred.get(name) or next(following) for name in variants}

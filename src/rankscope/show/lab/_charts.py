@@ -94,7 +94,7 @@ def _spec(name: str, names: Names) -> Spec:
     config["legend"]["columns"] = 3 if name == "residual" else 2
     config["aria"] = False  # each chart has one description instead of one per mark
     config["padding"] = {"left": 4, "right": 10, "top": 6, "bottom": 4}
-    whole: Spec = {
+    chart: Spec = {
         "data": alt.NamedData(ROWS.get(name, name)),
         "width": "container",
         "height": _HEIGHT,
@@ -103,8 +103,8 @@ def _spec(name: str, names: Names) -> Spec:
         "config": config,
     }
     if names:
-        whole["usermeta"] = {"names": "variant"}  # the page shows those that are in its rows
-    return dict(alt.LayerChart(**(whole | _CHARTS[name](names))).to_dict())
+        chart["usermeta"] = {"names": "variant"}  # the page shows those that are in its rows
+    return dict(alt.LayerChart(**(chart | _CHARTS[name](names))).to_dict())
 
 
 def _curves(names: Names, title: str, **look: Any) -> Spec:
@@ -150,9 +150,9 @@ def _spectrum(_: Names) -> Spec:
     """A heatmap by layer and singular value."""
     ticks = (Tick(e, "10", f"{e}".replace("-", MINUS)) for e in (-16, -12, -8, -4, 0))
     shades = Shades(Vertical("linear", "", (-16.0, 0.0), tuple(ticks)))
-    whole: dict[str, Any] = {"tickMinStep": 1, "tickCount": 16, "format": "d", "grid": False}
-    across = alt.Axis(title="layer", **whole)
-    down = alt.Axis(title="singular value", **whole, **WORDS_AS_TITLE)
+    counts: dict[str, Any] = {"tickMinStep": 1, "tickCount": 16, "format": "d", "grid": False}
+    across = alt.Axis(title="layer", **counts)
+    down = alt.Axis(title="singular value", **counts, **WORDS_AS_TITLE)
     x = alt.X("left:Q", axis=across, scale=alt.Scale(nice=False, zero=False))
     y = alt.Y("low:Q", axis=down, scale=alt.Scale(nice=False, zero=False, reverse=True))
     tooltip = [

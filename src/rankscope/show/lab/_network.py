@@ -25,7 +25,7 @@ def spec_fields(state: State) -> dict[str, Any]:
     init = Init(state.init, state.scale)  # type: ignore[arg-type]
     score_scale = state.sharpness / math.sqrt(state.width // state.heads)
     fields = {"init": init, "mlp_ratio": state.mlp, "norm": state.norm, "skip": state.skip}
-    fields |= {"norm_place": state.place} if state.norm != "none" else {}
+    fields |= {"norm_place": state.norm_place} if state.norm != "none" else {}
     fields |= {"mask": state.mask} if state.mask != "full" else {}
     fields |= {"shared_layers": True} if state.shared == "yes" else {}
     fields |= {"scores": _SCORES[state.scores]} if state.scores != "dot" else {}

@@ -31,7 +31,7 @@ _STATES: Final = {
             "With skips alone, and half of LeCun's weights, the tokens stay distinct.",
         ),
         "Fig. 2, transformer": (
-            "skip=1&mlp=4&norm=layer&place=post&layers=12&scale=0.5",
+            "skip=1&mlp=4&norm=layer&norm_place=post&layers=12&scale=0.5",
             "Skips, MLPs and LayerNorm after each sum, as in BERT, with half of LeCun's weights: "
             "the tokens stay distinct.",
         ),
@@ -67,16 +67,16 @@ _STATES: Final = {
             "others.",
         ),
         "LayerNorm, random values": (
-            "layers=12&norm=layer&place=output",
+            "layers=12&norm=layer&norm_place=output",
             "LayerNorm after attention restores token norms, but under the full mask the residual "
             "still decays.",
         ),
         "LayerNorm, orthogonal values": (
-            "layers=24&norm=sphere&place=output&init=orthogonal&mask=causal",
+            "layers=24&norm=sphere&norm_place=output&init=orthogonal&mask=causal",
             "Orthogonal values on the unit sphere under a causal mask: the decay is exponential.",
         ),
         "Equilibria": (
-            "layers=48&heads=1&width=4&norm=sphere&place=post&shared=yes&skip=1&sharpness=50"
+            "layers=48&heads=1&width=4&norm=sphere&norm_place=post&shared=yes&skip=1&sharpness=50"
             "&mask=causal&init=orthogonal",
             "One layer on the sphere, repeated with a skip and sharp attention: with most seeds "
             "tokens converge to different points, with some to one.",

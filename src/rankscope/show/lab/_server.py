@@ -157,19 +157,19 @@ def make_app(*, host: str, workers: Workers) -> Starlette:
 
     ``host`` is the address it is bound to; requests for other host names are rejected.
     """
-    made: dict[str, Future[tuple[bytes, bytes, str]]] = {}
+    files: dict[str, Future[tuple[bytes, bytes, str]]] = {}
 
     @asynccontextmanager
     async def lifespan(_app: Starlette) -> AsyncIterator[None]:
         workers.start()
         threads = ThreadPoolExecutor(len(_FILES), thread_name_prefix="lab-file")
-        made.update({path: threads.submit(_make, path) for path in _FILES})
+        files.update({path: threads.submit(_make, path) for path in _FILES})
         yield
         workers.stop()
         threads.shutdown(wait=False)
 
     async def file(request: Request) -> Response:
-        plain, packed, etag = await asyncio.wrap_future(made[request.url.path])
+        plain, packed, etag = await asyncio.wrap_future(files[request.url.path])
         headers = {"etag": etag, "cache-control": "no-cache", "vary": "accept-encoding"}
         if request.headers.get("if-none-match") == etag:
             return Response(status_code=304, headers=headers)
@@ -179,10 +179,10 @@ def make_app(*, host: str, workers: Workers) -> Starlette:
         return Response(packed if zipped else plain, media_type=kind, headers=headers)
 
     async def figures(request: Request) -> Response:
-        state, own = _own_fields(request, part="first", session="")
-        if own["part"] not in ("first", "second"):
-            raise InputError(f"part={shown(own['part'])} is unknown; choose first or second.")
-        body = await _computed(workers, request, own["part"], state, session=own["session"])
+        state, fields = _own_fields(request, part="first", session="")
+        if fields["part"] not in ("first", "second"):
+            raise InputError(f"part={shown(fields['part'])} is unknown; choose first or second.")
+        body = await _computed(workers, request, fields["part"], state, session=fields["session"])
         return Response(body, media_type="application/json", headers=_FRESH)
 
     async def snippet(request: Request) -> Response:
@@ -191,8 +191,8 @@ def make_app(*, host: str, workers: Workers) -> Starlette:
         return _attachment(body, "text/x-python", "lab.py")
 
     async def picture(request: Request) -> Response:
-        state, own = _own_fields(request, chart="residual")
-        chart = own["chart"]
+        state, fields = _own_fields(request, chart="residual")
+        chart = fields["chart"]
         if chart not in TITLES:
             raise InputError(f"chart={shown(chart)} is unknown; choose {', '.join(TITLES)}.")
         body = await _computed(workers, request, "picture", state, chart)
@@ -213,17 +213,17 @@ def make_app(*, host: str, workers: Workers) -> Starlette:
 def _own_fields(request: Request, **defaults: str) -> tuple[str, dict[str, str]]:
     """Split a query into a valid state and the fields in ``defaults``."""
     pairs = read_query(request.url.query)
-    own = [pair for pair in pairs if pair[0] in defaults]
-    if len(own) != len(dict(own)):
+    named = [pair for pair in pairs if pair[0] in defaults]
+    if len(named) != len(dict(named)):
         raise InputError(f"one of {', '.join(defaults)} is given twice; give it once.")
-    session = dict(own).get("session")
+    session = dict(named).get("session")
     if session is not None and not _SESSION.fullmatch(session):
         raise InputError(
             f"session={shown(session)} is invalid; expected up to 32 letters and digits."
         )
     rest = [pair for pair in pairs if pair[0] not in defaults]
     State.of(rest)
-    return urlencode(rest), {**defaults, **dict(own)}
+    return urlencode(rest), {**defaults, **dict(named)}
 
 
 async def _computed(
@@ -269,7 +269,7 @@ def description() -> dict[str, Any]:
     """The description of the page: parameters with their limits, presets, charts."""
     return {
         "version": __version__,
-        "parameters": {name: each.describe() for name, each in PARAMETERS.items()},
+        "parameters": {name: parameter.describe() for name, parameter in PARAMETERS.items()},
         "presets": [preset._asdict() for preset in PRESETS],
         "titles": TITLES,
         "charts": charts(),
@@ -344,7 +344,7 @@ class Guard:
             return 403, "The lab answers its own page alone, not pages from elsewhere."
         sites = headers.getlist("sec-fetch-site")
         follows_link = headers.get("sec-fetch-mode") == "navigate" and path == "/"
-        if any(each not in ("same-origin", "none") for each in sites) and not follows_link:
+        if any(site not in ("same-origin", "none") for site in sites) and not follows_link:
             return 403, "The lab answers its own page alone, not pages from elsewhere."
         if headers.get("content-length", "0") != "0" or "transfer-encoding" in headers:
             return 413, "The lab reads no bodies; everything is in the address."
@@ -353,8 +353,8 @@ class Guard:
 
 def name_of(host: str) -> str:
     """The host of a host header, in lower case; empty if it is invalid."""
-    found = _HOST.fullmatch(host.strip().lower())
-    return "" if found is None else found["six"] or found["name"]
+    parts = _HOST.fullmatch(host.strip().lower())
+    return "" if parts is None else parts["six"] or parts["name"]
 
 
 def host_rule(host: str) -> Callable[[str], bool]:

@@ -169,7 +169,7 @@ class State:
     skip: float = Real("Skip", "Block", 0.0, 0.0, 2.0, words={"0": "off", "1": "on"}).field()
     mlp: float = Real("MLP ratio", "Block", 0.0, 0.0, 4.0, 0.5, words={"0": "no MLP"}).field()
     norm: str = Choice("Normalisation", "Block", "none", {"none": "none", **NORMS}).field()
-    place: str = Choice("Norm placement", "Block", "pre", NORM_PLACES).field()
+    norm_place: str = Choice("Norm placement", "Block", "pre", NORM_PLACES).field()
     shared: str = Choice("Shared weights", "Block", "no", YES_NO).field()
     init: str = Choice("Initialisation", "Weights", "lecun", INITIALISATIONS).field()
     scale: float = Real("Scale", "Weights", 1.0, 0.01, 4.0, logarithmic=True).field()

@@ -14,12 +14,12 @@ BAND: Final = "random networks"
 THIS: Final = "this network"
 
 
-def describe_first(state: State, found: Mapping[str, Any]) -> dict[str, Any]:
+def describe_first(state: State, answer: Mapping[str, Any]) -> dict[str, Any]:
     """The headline, its tone, and a sentence for each chart of the first part."""
-    notes, places, cells = found["notes"], found["places"], found["spectrum"]
+    notes, places, cells = answer["notes"], answer["places"], answer["spectrum"]
     names = dict.fromkeys(("scaled", "float64", state.format))
     curves = {
-        name: [row["drawn_median"] for row in found["residual"] if row["variant"] == name]
+        name: [row["drawn_median"] for row in answer["residual"] if row["variant"] == name]
         for name in names
     }
     ends = []
@@ -70,9 +70,9 @@ def _spread(places: Rows, layer: int) -> float:
     return math.sqrt(sum(abs(point - middle) ** 2 for point in points) / len(points))
 
 
-def describe_second(state: State, found: Mapping[str, Any]) -> dict[str, Any]:
+def describe_second(state: State, answer: Mapping[str, Any]) -> dict[str, Any]:
     """A sentence for each chart of the second part."""
-    sentences, paths, rows = dict(found["notes"]), found["paths"], found["bounds"]
+    sentences, paths, rows = dict(answer["notes"]), answer["paths"], answer["bounds"]
     if "paths" not in sentences and not state.skip:
         layers = plural(state.layers, "attention layer")
         sentences["paths"] = f"Without skips, every path passes through all {layers}."
@@ -84,7 +84,7 @@ def describe_second(state: State, found: Mapping[str, Any]) -> dict[str, Any]:
             "to more than one, because contributions cancel."
         )
     if "prediction" not in sentences:
-        last = {row["variant"]: row for row in found["prediction"]}
+        last = {row["variant"]: row for row in answer["prediction"]}
         ends = (last[BAND]["drawn_median"], last[BAND]["drawn_low"], last[BAND]["drawn_high"])
         mean, low, high, this = map(power_of_ten, (*ends, last[THIS]["drawn_median"]))
         sentences["prediction"] = (

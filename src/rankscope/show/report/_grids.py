@@ -32,18 +32,18 @@ class Cell:
 
 
 @dataclass(frozen=True)
-class Grid:
-    """One statistic of curves at places: layers, path lengths or settings.
+class MetricGrid:
+    """One statistic of several curves at positions along an axis: layers, path lengths or settings.
 
-    If ``metric`` is empty, the curves are metrics; if ``place`` is ``METRIC``, the places are. With
-    several models, ``about`` names the model. A missing cell was not measured.
+    If ``metric`` is empty, the curves are metrics; if ``axis`` is ``METRIC``, the positions are.
+    With several models, ``about`` names the model. A missing cell was not measured.
     """
 
     metric: str
     about: str
     statistic: Statistic
-    place: str
-    places: Sequence[Any]
+    axis: str
+    positions: Sequence[Any]
     curves: Sequence[str]
     cells: Mapping[tuple[Any, str], Cell]
     words: Mapping[str, Metric]  # titles and scales of its metrics
@@ -65,38 +65,40 @@ class Grid:
         return any(cell and cell.doubt for curve in self.curves for cell in self.column(curve))
 
     def column(self, curve: str) -> list[Cell | None]:
-        """The cells of a curve at each place."""
-        return [self.cells.get((place, curve)) for place in self.places]
+        """The cells of a curve at each position."""
+        return [self.cells.get((position, curve)) for position in self.positions]
 
-    def few(self, most: int, curves: Sequence[str] | None = None) -> "Grid":
-        """A grid with fewer curves, and at most ``most`` places, in order.
+    def few(self, most: int, curves: Sequence[str] | None = None) -> "MetricGrid":
+        """A grid with fewer curves, and at most ``most`` positions, in order.
 
         Places that fewer than half of the curves have are excluded, except the last.
         """
-        kept = self.curves if curves is None else curves
-        having = {at: sum((at, curve) in self.cells for curve in kept) for at in self.places}
+        shown = self.curves if curves is None else curves
+        having = {at: sum((at, curve) in self.cells for curve in shown) for at in self.positions}
         known = [at for at, count in having.items() if count and at is not None]
-        if self.place == METRIC:  # metrics are not thinned out
-            return replace(self, places=known, curves=kept)
-        shared = [at for at in sorted(known) if 2 * having[at] >= len(kept)] or sorted(known)
+        if self.axis == METRIC:  # metrics are not thinned out
+            return replace(self, positions=known, curves=shown)
+        shared = [at for at in sorted(known) if 2 * having[at] >= len(shown)] or sorted(known)
         last = [at for at in [max(known)] if at not in shared]
-        places = [*thin(shared, most - len(last)), *last]
-        return replace(self, places=[*places, *[None] * (having.get(None, 0) > 0)], curves=kept)
+        positions = [*thin(shared, most - len(last)), *last]
+        return replace(
+            self, positions=[*positions, *[None] * (having.get(None, 0) > 0)], curves=shown
+        )
 
     def name(self, curve: str) -> str:
         """The title of a curve; empty if it is the only one and has no name."""
         return self.words[curve].title if self.by_metric else curve
 
-    def label(self, place: Any) -> str:
-        """The title of a place; None is the path through biases."""
-        if place is None:
+    def label(self, position: Any) -> str:
+        """The title of a position; None is the path through biases."""
+        if position is None:
             return BIAS
-        if self.place == METRIC:
-            return self.words[place].title
-        return short(place) if isinstance(place, float) else str(place)
+        if self.axis == METRIC:
+            return self.words[position].title
+        return short(position) if isinstance(position, float) else str(position)
 
 
-def grids(result: Result, *, apart: Sequence[str] = ()) -> list[Grid]:
+def grids(result: Result, *, apart: Sequence[str] = ()) -> list[MetricGrid]:
     """Tables of the metrics that a result shows; a result with parts shows only those it names.
 
     Values of the columns ``apart`` get separate tables if other columns name the curves. Metrics
@@ -115,16 +117,16 @@ def statistic(result: Result, metric: str) -> Statistic:
     return "" if counts.max() == 1 else "median"
 
 
-def thin(places: Sequence[Any], most: int) -> list[Any]:
-    """At most ``most`` places: the first ones, then evenly spaced ones up to the last."""
-    if len(places) <= most:
-        return list(places)
-    early, late = list(places[: most // 2]), places[most // 2 :]
+def thin(positions: Sequence[Any], most: int) -> list[Any]:
+    """At most ``most`` positions: the first ones, then evenly spaced ones up to the last."""
+    if len(positions) <= most:
+        return list(positions)
+    early, late = list(positions[: most // 2]), positions[most // 2 :]
     steps = most - len(early)
     return early + [late[round((k + 1) * len(late) / steps) - 1] for k in range(steps)]
 
 
-def _of_metric(result: Result, metric: str, apart: Sequence[str]) -> Iterator[Grid]:
+def _of_metric(result: Result, metric: str, apart: Sequence[str]) -> Iterator[MetricGrid]:
     """The tables of a metric: one per varied parameter, and per value of ``apart``."""
     rows = result.summary.filter(pl.col("metric") == metric)
     if not any(_count_values(rows, name) > 1 for name in _LABELS if name not in apart):
@@ -138,18 +140,18 @@ def _of_metric(result: Result, metric: str, apart: Sequence[str]) -> Iterator[Gr
 
 def _grid(
     rows: pl.DataFrame, metric: str, about: str, shown: Statistic, apart: Sequence[str]
-) -> Grid:
+) -> MetricGrid:
     # The column along which the metric varies, or METRIC if it is a single number.
     settings, lengths, layers = (
         _count_values(rows, name) for name in ("setting", "length", "layer")
     )
-    place = "length" if lengths else "layer" if layers else METRIC
-    place = "setting" if settings and layers <= 1 else place
-    last_layer = place == "length" and layers > 1
+    axis = "length" if lengths else "layer" if layers else METRIC
+    axis = "setting" if settings and layers <= 1 else axis
+    last_layer = axis == "length" and layers > 1
     if last_layer:
         rows = rows.filter(pl.col("layer") == pl.col("layer").max())
     varied = (rows.row(0, named=True).get("parameter") or "setting").replace("_", " ")
-    naming = [name for name in _LABELS if name in rows.columns and name not in (place, *apart)]
+    naming = [name for name in _LABELS if name in rows.columns and name not in (axis, *apart)]
     cells = {}
     for row in rows.iter_rows(named=True):
         labels = [
@@ -157,16 +159,16 @@ def _grid(
             for name in naming
             if row[name] is not None
         ]
-        at = metric if place == METRIC else row[place]
+        at = metric if axis == METRIC else row[axis]
         cells[at, " · ".join(labels)] = Cell(row["median"], metric, bool(row.get("doubt")))
-    # A curve without places, where others have them, is another measurement.
+    # A curve without positions, where others have them, is another measurement.
     placed = {curve for at, curve in cells if at is not None}
     cells = {key: cell for key, cell in cells.items() if key[1] in placed}
-    return Grid(
+    return MetricGrid(
         metric,
         about,
         shown,
-        varied if place == "setting" else place,
+        varied if axis == "setting" else axis,
         list(dict.fromkeys(at for at, _ in cells)),
         list(dict.fromkeys(curve for _, curve in cells)),
         cells,
@@ -175,34 +177,36 @@ def _grid(
     )
 
 
-def _joinable(grid: Grid) -> tuple[str, ...]:
+def _joinable(grid: MetricGrid) -> tuple[str, ...]:
     """Key of consecutive grids that can share a table."""
-    if grid.place != METRIC and len(grid.curves) > 1:
-        return (grid.metric, grid.about, grid.place)  # with no other
-    return (grid.place, grid.statistic, grid.about, *grid.curves)
+    if grid.axis != METRIC and len(grid.curves) > 1:
+        return (grid.metric, grid.about, grid.axis)  # with no other
+    return (grid.axis, grid.statistic, grid.about, *grid.curves)
 
 
-def _join(alike: Sequence[Grid]) -> Grid:
+def _join(alike: Sequence[MetricGrid]) -> MetricGrid:
     """Several metrics as one grid: single curves as columns, single numbers as rows."""
     first = alike[0]
     words = {name: entry for grid in alike for name, entry in grid.words.items()}
-    if first.place != METRIC and len(alike) > 1:
+    if first.axis != METRIC and len(alike) > 1:
         return replace(
             first,
             metric="",
             about=", ".join(filter(None, [first.curves[0], first.about])),
-            places=list(dict.fromkeys(place for grid in alike for place in grid.places)),
+            positions=list(
+                dict.fromkeys(position for grid in alike for position in grid.positions)
+            ),
             curves=[grid.metric for grid in alike],
             cells={
-                (place, grid.metric): cell
+                (position, grid.metric): cell
                 for grid in alike
-                for (place, _), cell in grid.cells.items()
+                for (position, _), cell in grid.cells.items()
             },
             words=words,
         )
     return replace(
         first,
-        places=[place for grid in alike for place in grid.places],
+        positions=[position for grid in alike for position in grid.positions],
         cells={key: cell for grid in alike for key, cell in grid.cells.items()},
         words=words,
     )

@@ -121,7 +121,7 @@ class Claim(Protocol):
 
 
 @runtime_checkable
-class ClaimRun(Protocol):
+class ClaimRunLike(Protocol):
     """Interface of a run of a claim: its files, outcome and run time."""
 
     @property
@@ -141,11 +141,11 @@ class ClaimRun(Protocol):
 
 
 @runtime_checkable
-class ClaimSeries(Protocol):
+class ClaimSeriesLike(Protocol):
     """Interface of runs that differ only in the seed: their joint verdict."""
 
     @property
-    def runs(self) -> Sequence[ClaimRun]: ...
+    def runs(self) -> Sequence[ClaimRunLike]: ...
     @property
     def seeds(self) -> str: ...
     @property
@@ -169,7 +169,7 @@ _COUNTED: Final = {
 
 @checked
 def write_overview(
-    claims: Iterable[Claim], series: Sequence[ClaimSeries], path: str | Path
+    claims: Iterable[Claim], series: Sequence[ClaimSeriesLike], path: str | Path
 ) -> Path:
     """Write a page with the verdicts of all claims; claims that were not run are marked."""
     listed = list(claims)
@@ -192,7 +192,7 @@ def write_overview(
     return write_html(report, path)
 
 
-def _overview_rows(claim: Claim, series: Sequence[ClaimSeries]) -> list[list[TableCell]]:
+def _overview_rows(claim: Claim, series: Sequence[ClaimSeriesLike]) -> list[list[TableCell]]:
     source = TableCell(linked(inline(claim.source)))
     name = Markup('<span class="id">{}</span>').format(claim.id)
     rows = []
@@ -224,7 +224,7 @@ def _overview_rows(claim: Claim, series: Sequence[ClaimSeries]) -> list[list[Tab
     return [[TableCell(title, heading=True), source, *[TableCell("")] * 4]]
 
 
-def _which(same: ClaimSeries) -> Markup:
+def _which(same: ClaimSeriesLike) -> Markup:
     """The seeds and the scale, with a link to the page of each further seed."""
     links = [
         Markup('<a href="{}.html">{}</a>').format(run.stem, run.seed)
@@ -269,13 +269,13 @@ def picture(chart: Chart, *, about: str) -> str:
 
 @cache
 def _template(name: str) -> Template:
-    made = Environment(
+    environment = Environment(
         loader=PackageLoader("rankscope.show.report"),
         autoescape=True,
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    made.filters |= {
+    environment.filters |= {
         "define": _define,
         "inline": inline,
         "linked": linked,
@@ -287,7 +287,7 @@ def _template(name: str) -> Template:
         "term": term,
         "where": where,
     }
-    return made.get_template(name)
+    return environment.get_template(name)
 
 
 def _define(metric: Metric) -> str:

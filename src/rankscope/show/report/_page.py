@@ -18,7 +18,7 @@ from rankscope.show.figures import (
     printable,
     reading,
 )
-from rankscope.show.report._grids import METRIC, Grid, grids
+from rankscope.show.report._grids import METRIC, MetricGrid, grids
 from rankscope.show.report._prose import sentences
 from rankscope.show.report._tables import Rows
 
@@ -46,8 +46,8 @@ class Chart:
     @cached_property
     def spec(self) -> dict[str, Any]:
         """Its Vega-Lite specification, cached because it is slow to make."""
-        whole: dict[str, Any] = printable(self.figure.to_dict())
-        return whole
+        spec: dict[str, Any] = printable(self.figure.to_dict())
+        return spec
 
 
 @checked
@@ -114,7 +114,7 @@ class Report:
         for block in (block for section in self.sections for block in section.blocks):
             if isinstance(block, Chart):
                 shown += block.metrics
-            elif isinstance(block.rows, Grid):
+            elif isinstance(block.rows, MetricGrid):
                 shown += block.rows.words.values()
         return {entry.name: entry for entry in shown if entry.definition or entry.meaning}
 
@@ -223,12 +223,12 @@ def _chart(result: Result, drawing: Drawing, title: str, text: str) -> Chart:
     return Chart(draw(drawing, result), title, text, description(drawing, result), entries)
 
 
-def caption(grid: Grid) -> str:
+def caption(grid: MetricGrid) -> str:
     """The caption of a table: its metric and what it varies with."""
     what = grid.words[grid.metrics[0]].title if len(grid.metrics) == 1 else ""
-    if grid.place == METRIC:
+    if grid.axis == METRIC:
         return what or "Overall"
-    return f"{what or 'All metrics'} by {grid.place}"
+    return f"{what or 'All metrics'} by {grid.axis}"
 
 
 def in_words(provenance: Mapping[str, Any]) -> dict[str, str]:
@@ -274,8 +274,8 @@ def _is_named(item: Any) -> bool:
 
 
 def _join(texts: Iterable[str]) -> str:
-    kept = [text for text in texts if text]
-    between = "; " if any(", " in text for text in kept) else ", "
-    if len(kept) > _MOST_ENTRIES:
-        kept = [*kept[:_FIRST_ENTRIES], f"… ({len(kept)} in total)"]
-    return between.join(kept)
+    present = [text for text in texts if text]
+    between = "; " if any(", " in text for text in present) else ", "
+    if len(present) > _MOST_ENTRIES:
+        present = [*present[:_FIRST_ENTRIES], f"… ({len(present)} in total)"]
+    return between.join(present)

@@ -12,7 +12,7 @@ from markupsafe import Markup, escape
 from rankscope.metric_catalogue import Metric
 from rankscope.numerals import MINUS, power_of_ten_html, short_html
 from rankscope.results import Fate, Finding, Listing
-from rankscope.show.report._grids import DOUBT, IN_DOUBT, METRIC, Cell, Grid
+from rankscope.show.report._grids import DOUBT, IN_DOUBT, METRIC, Cell, MetricGrid
 from rankscope.show.report._prose import inline
 
 NOTHING: Final = "–"
@@ -52,7 +52,7 @@ class TableView:
 
 
 # Types that can be shown as a table.
-Rows = pl.DataFrame | Grid | Listing | Sequence[Finding] | TableView
+Rows = pl.DataFrame | MetricGrid | Listing | Sequence[Finding] | TableView
 
 
 def table_view(
@@ -64,7 +64,7 @@ def table_view(
     """
     if isinstance(rows, TableView):
         return rows
-    if isinstance(rows, Grid):
+    if isinstance(rows, MetricGrid):
         return _of_grid(rows, caption, note, terms or {})
     if isinstance(rows, Listing):
         right = [is_numeric(rows, column) for column in range(len(rows.columns))]
@@ -148,8 +148,8 @@ def _plain(
             elif isinstance(value, float):
                 cells.append(TableCell(number(value), _NUMBER, repr(value)))
             else:
-                whole = side and isinstance(value, int)
-                cells.append(TableCell(number(value) if whole else _in_words(value), side))
+                is_count = side and isinstance(value, int)
+                cells.append(TableCell(number(value) if is_count else _in_words(value), side))
         body.append(cells)
     return TableView(heads, body, *words)
 
@@ -162,17 +162,17 @@ def _in_words(value: Any) -> str | Markup:
     return value if isinstance(value, Markup) else inline(str(value))
 
 
-def _of_grid(grid: Grid, caption: str, note: str, terms: Mapping[str, Metric]) -> TableView:
-    """One row per curve, one column per place."""
+def _of_grid(grid: MetricGrid, caption: str, note: str, terms: Mapping[str, Metric]) -> TableView:
+    """One row per curve, one column per position."""
     heads = [TableCell("metric" if grid.by_metric else "")]
-    for place in grid.places:
-        label: str | Markup = grid.label(place)
-        if grid.place == METRIC:
-            label = term(grid.words[place], terms)
-        elif place is not None:
-            label = f"{grid.place} {label}"
+    for position in grid.positions:
+        label: str | Markup = grid.label(position)
+        if grid.axis == METRIC:
+            label = term(grid.words[position], terms)
+        elif position is not None:
+            label = f"{grid.axis} {label}"
         heads.append(TableCell(label, _NUMBER))
-    single = "value" if grid.place == METRIC or grid.by_metric else grid.words[grid.metric].title
+    single = "value" if grid.axis == METRIC or grid.by_metric else grid.words[grid.metric].title
     # Metrics with only integer values are shown as integers.
     broken = {
         cell.metric
@@ -185,7 +185,7 @@ def _of_grid(grid: Grid, caption: str, note: str, terms: Mapping[str, Metric]) -
         label = name if isinstance(name, Markup) else inline(name)
         cells = [_figure(cell, grid.words, broken) for cell in grid.column(curve)]
         rows.append([TableCell(label, heading=True), *cells])
-    about_one = not grid.by_metric and grid.place != METRIC and grid.metric in terms
+    about_one = not grid.by_metric and grid.axis != METRIC and grid.metric in terms
     definition = term(grid.words[grid.metric], terms, "definition") if about_one else ""
     notes = " ".join(filter(None, [note, IN_DOUBT * grid.has_doubts]))
     return TableView(heads, rows, caption, notes, definition=definition)
@@ -197,8 +197,8 @@ def _figure(cell: Cell | None, words: Mapping[str, Metric], broken: set[str]) ->
     value, mark = cell.value, DOUBT * cell.doubt
     if words[cell.metric].scale == "exponent":
         return TableCell(Markup(power_of_ten_html(value, digits=3)) + mark, _NUMBER)
-    whole = cell.metric not in broken and math.isfinite(value)
-    return TableCell(number(int(value) if whole else value) + mark, _NUMBER, repr(value))
+    is_integer = cell.metric not in broken and math.isfinite(value)
+    return TableCell(number(int(value) if is_integer else value) + mark, _NUMBER, repr(value))
 
 
 def _of_findings(findings: Sequence[Finding], caption: str) -> TableView:
@@ -211,9 +211,9 @@ def _of_findings(findings: Sequence[Finding], caption: str) -> TableView:
         "samples": [TableCell(in_how_many(finding), _NUMBER) for finding in findings],
         "criterion": [TableCell(inline(finding.rule), "words rule") for finding in findings],
     }
-    kept = {name: cells for name, cells in columns.items() if any(cell.content for cell in cells)}
-    heads = [TableCell(name, _NUMBER * (name == "samples")) for name in kept]
-    rows = list(zip(*kept.values(), strict=True))
+    filled = {name: cells for name, cells in columns.items() if any(cell.content for cell in cells)}
+    heads = [TableCell(name, _NUMBER * (name == "samples")) for name in filled]
+    rows = list(zip(*filled.values(), strict=True))
     return TableView(heads, rows, caption, style="table findings")
 
 

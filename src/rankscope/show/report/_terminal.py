@@ -13,7 +13,7 @@ from rankscope.arguments import checked
 from rankscope.metric_catalogue import Metric
 from rankscope.numerals import MINUS, power_of_ten, short
 from rankscope.results import Entry, Finding, Listing, Result
-from rankscope.show.report._grids import DOUBT, IN_DOUBT, METRIC, Cell, Grid, grids
+from rankscope.show.report._grids import DOUBT, IN_DOUBT, METRIC, Cell, MetricGrid, grids
 from rankscope.show.report._page import titles
 from rankscope.show.report._prose import sentences, without_marks
 from rankscope.show.report._tables import (
@@ -192,9 +192,9 @@ def _show_figures(console: Console, result: Result) -> None:
     for grid in tables[:_MOST_TABLES]:
         console.print()
         console.print(Text(_heading(grid), style="italic"))
-        if grid.place == METRIC and len(grid.curves) > _SIDE_BY_SIDE:
-            for start in range(0, len(grid.places), _COLUMNS):
-                console.print(_rows_of_figures(grid, grid.places[start : start + _COLUMNS]))
+        if grid.axis == METRIC and len(grid.curves) > _SIDE_BY_SIDE:
+            for start in range(0, len(grid.positions), _COLUMNS):
+                console.print(_rows_of_figures(grid, grid.positions[start : start + _COLUMNS]))
             continue
         for start in range(0, len(grid.curves), _SIDE_BY_SIDE):
             curves = grid.curves[start : start + _SIDE_BY_SIDE]
@@ -227,10 +227,10 @@ def _list_sentences(rows: Iterable[tuple[Text, str]]) -> Table:
     return grid
 
 
-def _heading(grid: Grid) -> str:
+def _heading(grid: MetricGrid) -> str:
     """The heading of a table: its metric, statistic and layer."""
     title = ""
-    if grid.metric and grid.place != METRIC:
+    if grid.metric and grid.axis != METRIC:
         entry = grid.words[grid.metric]
         symbol = "" if entry.symbol in entry.title.lower() else entry.symbol
         title = f"{entry.title} {symbol}".strip()
@@ -243,25 +243,25 @@ def _heading(grid: Grid) -> str:
     return ", ".join(filter(None, [title, grid.about, *words]))
 
 
-def _table(grid: Grid) -> Table:
-    """One row per place, one column per curve."""
+def _table(grid: MetricGrid) -> Table:
+    """One row per position, one column per curve."""
     table = Table(box=None)
-    if grid.place == METRIC:
+    if grid.axis == METRIC:
         table.add_column("", no_wrap=True)
     else:
-        table.add_column(grid.place, justify="right", no_wrap=True)
+        table.add_column(grid.axis, justify="right", no_wrap=True)
     columns = [
         [_number_text(cell, grid.words) for cell in grid.column(curve)] for curve in grid.curves
     ]
     for curve, cells in zip(grid.curves, columns, strict=True):
         name = grid.name(curve) or grid.statistic or "value"
         table.add_column(Text(name), justify="right", min_width=_widest(name, cells))
-    for place, *cells in zip(grid.places, *columns, strict=True):
-        table.add_row(grid.label(place), *cells)
+    for position, *cells in zip(grid.positions, *columns, strict=True):
+        table.add_row(grid.label(position), *cells)
     return table
 
 
-def _rows_of_figures(grid: Grid, metrics: Sequence[str]) -> Table:
+def _rows_of_figures(grid: MetricGrid, metrics: Sequence[str]) -> Table:
     """Single numbers of many curves: one row per curve, one column per metric."""
     table = Table(box=None)
     table.add_column("")
