@@ -100,14 +100,14 @@ def _guarded(function: Callable[..., Any], owner: type | None) -> Callable[..., 
     guard: _Guard | None = None
 
     @functools.wraps(function)
-    def call(*given: Any, **named: Any) -> Any:
+    def call(*args: Any, **named: Any) -> Any:
         nonlocal guard
         if guard is None:
             guard = _Guard(function, owner)
         if "pandas" in sys.modules:
-            given = tuple(map(_without_pandas, given))
+            args = tuple(map(_without_pandas, args))
             named = {name: _without_pandas(value) for name, value in named.items()}
-        return function(*guard.take_places(given), **guard.take_names(named))
+        return function(*guard.take_places(args), **guard.take_names(named))
 
     call.__checked__ = True  # type: ignore[attr-defined]
     return call
@@ -135,7 +135,7 @@ class _Argument(NamedTuple):
         if not isinstance(check, Items) or not isinstance(value, Iterator):
             return value
         item = _Argument(check.item, self.depth - 1)
-        return (item.take(label, f"{name}[{index}]", each) for index, each in enumerate(value))
+        return (item.take(label, f"{name}[{index}]", entry) for index, entry in enumerate(value))
 
 
 _ANYTHING = _Argument()
@@ -179,16 +179,16 @@ class _Guard:
             elif parameter.kind is not parameter.KEYWORD_ONLY:
                 self._places.append(name)
 
-    def take_places(self, given: tuple[Any, ...]) -> list[Any]:
+    def take_places(self, args: tuple[Any, ...]) -> list[Any]:
         """Arguments by place, each of its kind; too many are left for Python to refuse."""
         names = self._places
-        if len(given) > len(names):
-            names = names + self._more_places * (len(given) - len(names))
+        if len(args) > len(names):
+            names = names + self._more_places * (len(args) - len(names))
         taken = [
             self._arguments[name].take(self._label, name, value)
-            for name, value in zip(names, given, strict=False)
+            for name, value in zip(names, args, strict=False)
         ]
-        return [*taken, *given[len(names) :]]
+        return [*taken, *args[len(names) :]]
 
     def take_names(self, named: dict[str, Any]) -> dict[str, Any]:
         """Arguments by name, each of its kind; unknown ones are left for Python to refuse."""
@@ -202,7 +202,7 @@ def _require(check: Check | None, label: str, name: str, value: object) -> None:
     wrong = None if check is None else check(value)
     if wrong is None:
         return
-    culprit = wrong.found if wrong.at else value
+    culprit = wrong.culprit if wrong.at else value
     what = wrong.what or f"is a {type(culprit).__name__}"
     hint = ""
     if "a sequence" in wrong.expected and isinstance(value, str):

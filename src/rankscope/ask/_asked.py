@@ -108,14 +108,14 @@ def readers(experiment: Experiment) -> dict[str, Reader]:
     """How each field that an experiment can be asked by is read; ``depth`` is layers."""
     config = experiment.module().Config
     slots = {name: slot for name, slot in _slots(experiment).items() if slot.init}
-    own: dict[str, Reader] = {
+    config_readers: dict[str, Reader] = {
         name: partial(read_config_field, config, slot) for name, slot in slots.items()
     }
-    if own.pop("subject", None):
+    if config_readers.pop("subject", None):
         shared = setup_readers()
-        return {"depth": shared["layers"], **shared, **own}
-    models = {"models": partial(_models, experiment)} if "models" in own else {}
-    return {**own, **models, "scale": str}
+        return {"depth": shared["layers"], **shared, **config_readers}
+    models = {"models": partial(_models, experiment)} if "models" in config_readers else {}
+    return {**config_readers, **models, "scale": str}
 
 
 @cache
@@ -223,9 +223,9 @@ def _models(experiment: Experiment, value: Any) -> Any:
 def _placed(experiment: Experiment, models: Any, sources: Sources) -> Any:
     compared = getattr(experiment.module(), "compared_models", None)
     if compared is None:
-        return tuple(replace(model, source=sources.place(str(model.source))) for model in models)
+        return tuple(replace(model, source=sources.locate(str(model.source))) for model in models)
     parted = [model.partition("@") for model in models]
-    return compared([sources.place(name) + at + how for name, at, how in parted])
+    return compared([sources.locate(name) + at + how for name, at, how in parted])
 
 
 def read_setup(name: str, value: Any, dialect: Dialect) -> Any:
@@ -372,16 +372,16 @@ def _record(kind: Any, table: Mapping[str, Any], default: Any) -> Any:
                 f"{name} is no field of {kind.__name__}; {nearest(name, tuple(known))}"
             )
     base = default if isinstance(default, kind) else None
-    made = {
+    values = {
         name: convert(hints(kind)[name], value, getattr(base, name, None))
         for name, value in table.items()
     }
     if base is not None:
-        return replace(base, **made)
+        return replace(base, **values)
     for name, slot in known.items():
-        if name not in made and slot.default is MISSING and slot.default_factory is MISSING:
+        if name not in values and slot.default is MISSING and slot.default_factory is MISSING:
             raise InputError(f"got {dict(table)}, expected also {name} ({kind.__name__}).")
-    return kind(**made)
+    return kind(**values)
 
 
 @cache

@@ -75,8 +75,8 @@ class Cost:
         pairs = float(samples * spec.layers * spec.heads) * tokens**2
         products = float(samples * spec.layers * tokens * _numbers_in_a_block(spec))
         widest = samples * tokens * max(spec.mlp_width, 4 * spec.width)
-        held = cls.of_weights(spec).bytes + 4.0 * widest
-        return cls(products + 2 * pairs * spec.head_width, 2 * pairs, held, spec.layers)
+        memory = cls.of_weights(spec).bytes + 4.0 * widest
+        return cls(products + 2 * pairs * spec.head_width, 2 * pairs, memory, spec.layers)
 
     @classmethod
     def of_trace(cls, subject: "Subject", metrics: Sequence[str]) -> "Cost":

@@ -64,9 +64,9 @@ def model_subject(
     if length is not None:
         whole("length", length, least=1)
     whole("samples", samples, least=1)
-    given = [name for name, value in loading.items() if value not in (None, False)]
-    if isinstance(source, Loaded) and given:
-        raise InputError(f"{given[0]} is about loading; {source.name} is loaded already.")
+    options = [name for name, value in loading.items() if value not in (None, False)]
+    if isinstance(source, Loaded) and options:
+        raise InputError(f"{options[0]} is about loading; {source.name} is loaded already.")
     loaded = source if isinstance(source, Loaded) else load(source, seed=seed, **loading)
     if not special_tokens and ids is not None and loaded.tokenizer is None:
         raise InputError(
@@ -198,13 +198,15 @@ class Model:
     def describe(self) -> dict[str, Any]:
         """What a run depends on: other weights at the same place are another model."""
         source = self.source
-        said = {each.name: getattr(self, each.name) for each in fields(self)[1:4]}
+        said = {slot.name: getattr(self, slot.name) for slot in fields(self)[1:4]}
         if self.trained_here:
             return {**said, "trained_here": True}
         if isinstance(source, str | Path):
             folder = Path(source).expanduser()
-            place = folder if folder.is_dir() else not self.at_init and cached_folder(str(source))
-            contents = {"contents": folder_fingerprint(place)} if place else {}
+            location = (
+                folder if folder.is_dir() else not self.at_init and cached_folder(str(source))
+            )
+            contents = {"contents": folder_fingerprint(location)} if location else {}
             return {"source": str(source), **said, **contents}
         if isinstance(source, Result):
             return {**said, "result": fingerprint([source.id, dict(source.provenance)])}

@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING, Annotated, Any, Self, get_args
 
 from rankscope.arguments import Range
 from rankscope.ask import _words as words
-from rankscope.ask._words import Asks, Dtype, Network, Word
+from rankscope.ask._words import Asks, Dtype, NetworkOptions, Word
 from rankscope.core.names import ABLATIONS
 from rankscope.errors import InputError
 
 if TYPE_CHECKING:
-    from rankscope.ask._sources import Sources, Texts
+    from rankscope.ask._sources import Sources, TextSamples
     from rankscope.ask._subject import Subject
     from rankscope.core.masks import Mask
     from rankscope.core.network import Spec
@@ -122,7 +122,7 @@ class Setup:
                 if getattr(self, option):
                     yield f"{name(option)} is about a {model}, and none was named."
         elif self.model is not None:
-            built_in = self.sources.is_built_in(self.place)
+            built_in = self.sources.is_built_in(self.location)
             for option in self.network:
                 if option != "mask":
                     yield f"{name(option)} describes a random network, but a {model} was named."
@@ -160,7 +160,7 @@ class Setup:
         from rankscope.core.network import Spec
 
         if self.model is not None:
-            return self.sources.spec(self.place)
+            return self.sources.spec(self.location)
         masks: dict[str, Any] = {} if self.mask is None else {"mask": self.mask}
         if self.network.get("layer_masks") is not None:
             masks["layer_masks"] = list(map(self.draw_mask, self.network["layer_masks"]))
@@ -176,13 +176,13 @@ class Setup:
         return _mask(mask, self.seed)
 
     @cached_property
-    def place(self) -> str:
+    def location(self) -> str:
         """Where the model is."""
         assert self.model is not None
-        return self.sources.place(self.model)
+        return self.sources.locate(self.model)
 
     @cached_property
-    def texts(self) -> "Texts":
+    def texts(self) -> "TextSamples":
         """What is read."""
         return self.sources.texts(self.text, self.samples)
 
@@ -209,8 +209,8 @@ class Setup:
             return {"spec": self.spec.digest(seed=self.seed), **common}
         mask = None if self.mask is None else str(self.mask)
         said = {name: getattr(self, name) for name in ("at_init", "pickled", "seed")}
-        contents = self.sources.contents(self.place, self._tokenizer)
-        known = {"model": Path(self.place).name, "contents": contents, "mask": mask}
+        contents = self.sources.contents(self.location, self._tokenizer)
+        known = {"model": Path(self.location).name, "contents": contents, "mask": mask}
         return {**known, **said, **common}
 
     def outline(self) -> "Subject | None":
@@ -269,7 +269,7 @@ class Setup:
         from rankscope.models.families import load
 
         loaded = load(
-            self.place,
+            self.location,
             at_init=self.at_init,
             seed=self.seed,
             dtype=getattr(torch, self.dtype),
@@ -304,7 +304,7 @@ class Setup:
 
     @property
     def _tokenizer(self) -> str | None:
-        return None if self.tokenizer is None else self.sources.place(self.tokenizer)
+        return None if self.tokenizer is None else self.sources.locate(self.tokenizer)
 
     def _refuse_idle(self, loaded: "Loaded", seeded: bool) -> None:
         """Raise if something was said that has no use for a model such as this one."""
@@ -337,7 +337,7 @@ def options(asks: Asks) -> dict[str, tuple[Word, Any, Any]]:
     usual = {"samples": asks.samples, "length": asks.length, "without": asks.without}
     defaults = {slot.name: slot.default for slot in fields(Setup)} | words.SHOWN | usual
     listed: dict[str, tuple[Word, Any, Any]] = {}
-    for record in (Setup, Network):
+    for record in (Setup, NetworkOptions):
         for name, kind in record.__annotations__.items():
             for word in getattr(kind, "__metadata__", ()):
                 if isinstance(word, Word):

@@ -17,7 +17,7 @@ from rankscope.process import fingerprint, folder_fingerprint, is_path
 
 
 @dataclass(frozen=True)
-class Texts:
+class TextSamples:
     """Samples, where they are from, what names them, and how many tokens each has."""
 
     samples: tuple[str, ...]
@@ -36,11 +36,11 @@ class Sources:
 
     folder: str = ""
     dialect: Dialect = GRID
-    _texts: dict[Any, Texts] = field(default_factory=dict, repr=False)
+    _texts: dict[Any, TextSamples] = field(default_factory=dict, repr=False)
     _contents: dict[str, str] = field(default_factory=dict, repr=False)
     _specs: dict[str, Spec | None] = field(default_factory=dict, repr=False)
 
-    def texts(self, text: str | Mapping[str, Any] | None, most: int) -> Texts:
+    def texts(self, text: str | Mapping[str, Any] | None, most: int) -> TextSamples:
         """The first samples of a file, of a table ``{ sentences = [...] }``, or bundled ones."""
         key = (text if text is None or isinstance(text, str) else fingerprint(text), most)
         if key not in self._texts:
@@ -54,7 +54,7 @@ class Sources:
                 raise InputError(f"{self._named('text', text)} holds no text; give a paragraph.")
             samples = tuple(listed[:most])
             tokens = tuple(map(_count_tokens, samples))
-            self._texts[key] = Texts(samples, origin, fingerprint(samples), tokens)
+            self._texts[key] = TextSamples(samples, origin, fingerprint(samples), tokens)
         return self._texts[key]
 
     def sentences(self, path: str) -> tuple[str, ...]:
@@ -85,7 +85,7 @@ class Sources:
             raise InputError(f"{named} holds no ids; give a line of numbers per sample.")
         return tuple(rows[:most])
 
-    def place(self, model: str) -> str:
+    def locate(self, model: str) -> str:
         """A model's folder if there is one of that name, else the name itself."""
         folder = placed(self.folder, model, "model")
         if folder.is_dir():
@@ -95,29 +95,31 @@ class Sources:
             raise InputError(f"model: there is no folder {model}{where}; give one with a model.")
         return model
 
-    def contents(self, *places: str | None) -> list[str]:
+    def contents(self, *locations: str | None) -> list[str]:
         """Names of what models and tokenisers are: of the files in a folder, or its own name."""
-        for place in filter(None, places):
-            if place not in self._contents:
-                folder = Path(place)
+        for location in filter(None, locations):
+            if location not in self._contents:
+                folder = Path(location)
                 there = folder.is_dir()
-                self._contents[place] = f"files {folder_fingerprint(folder)}" if there else place
-        return [self._contents[place] for place in filter(None, places)]
+                self._contents[location] = (
+                    f"files {folder_fingerprint(folder)}" if there else location
+                )
+        return [self._contents[location] for location in filter(None, locations)]
 
-    def is_built_in(self, place: str) -> bool:
+    def is_built_in(self, location: str) -> bool:
         """Whether a name is that of an architecture without weights."""
         from rankscope.models.families import BUILTIN
 
-        return place in BUILTIN and not Path(place).is_dir()
+        return location in BUILTIN and not Path(location).is_dir()
 
-    def spec(self, place: str) -> Spec | None:
+    def spec(self, location: str) -> Spec | None:
         """A model's structure as far as it is known without loading it."""
-        if place not in self._specs:
+        if location not in self._specs:
             try:
-                self._specs[place] = _spec(place)
+                self._specs[location] = _spec(location)
             except (RankscopeError, OSError, ValueError):
-                self._specs[place] = None
-        return self._specs[place]
+                self._specs[location] = None
+        return self._specs[location]
 
     def _named(self, option: str, path: Any) -> str:
         return f"{self.dialect.name(option)} {path}"
@@ -168,14 +170,14 @@ def _sentences(table: Mapping[str, Any]) -> list[str]:
     return listed
 
 
-def _spec(place: str) -> Spec | None:
+def _spec(location: str) -> Spec | None:
     # Seconds, which no other grid has to wait for.
     from rankscope.models.families import BUILTIN, FAMILIES, read_config
 
-    if Path(place).is_dir():
-        config: Any = read_config(place, {"local_files_only": True}, pickled=True)
-    elif place in BUILTIN:
-        config = BUILTIN[place]()
+    if Path(location).is_dir():
+        config: Any = read_config(location, {"local_files_only": True}, pickled=True)
+    elif location in BUILTIN:
+        config = BUILTIN[location]()
     else:
         return None
     able = [family for family in FAMILIES if config.model_type in family.model_types]

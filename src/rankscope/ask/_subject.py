@@ -151,10 +151,10 @@ class Subject:
         """A sentence that says what was looked at, where that is not the whole network."""
         if not self.left_out:
             return ()
-        whole = "model" if "origin" in self.about else "network"
+        kind = "model" if "origin" in self.about else "network"
         what = "attention alone" if {*self.left_out} >= _SAN else "remaining parts"
         return (
-            f"This is the {whole}'s {what}, without {', '.join(self.left_out)}; --without='' "
+            f"This is the {kind}'s {what}, without {', '.join(self.left_out)}; --without='' "
             "keeps every part.",
         )
 

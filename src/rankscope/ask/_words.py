@@ -78,7 +78,7 @@ class Word:
 _PLACES: Final = ", ".join(f"{name} {words}" for name, words in NORM_PLACES.items())
 
 
-class Network(TypedDict, total=False):
+class NetworkOptions(TypedDict, total=False):
     """Fields of a ``Spec`` that are options of the command line; a grid takes all others, too."""
 
     layers: Annotated[int, Word("Network", "Blocks.")]

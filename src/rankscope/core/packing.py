@@ -49,9 +49,9 @@ def pack(value: Any) -> Any:
     raise KindError(f"a {type(value).__name__} cannot be saved in a file of rankscope.")
 
 
-def pack_record(kind: type, kept: Mapping[str, Any]) -> dict[str, Any]:
+def pack_record(kind: type, values: Mapping[str, Any]) -> dict[str, Any]:
     """An object of one of our classes, by the values of its fields."""
-    named = {name: pack(value) for name, value in kept.items()}
+    named = {name: pack(value) for name, value in values.items()}
     return {_RECORD: f"{kind.__module__}:{kind.__qualname__}", _FIELDS: named}
 
 
@@ -66,8 +66,8 @@ def unpack(packed: Any) -> Any:
     if not isinstance(packed, dict):
         return packed
     if _RECORD in packed:
-        kind, kept = unpack_record(packed)
-        return kind(**kept)
+        kind, values = unpack_record(packed)
+        return kind(**values)
     ((kind, inside),) = packed.items()
     if kind == "tuple":
         return tuple(unpack(entry) for entry in inside)

@@ -15,8 +15,8 @@ from torch.overrides import TorchFunctionMode
 
 from rankscope.core.metrics import AttentionScores, GatheredPeaks
 from rankscope.core.tracing._attention_reading import Call, mismatch, read
-from rankscope.core.tracing._figures import Fault, own_precision
-from rankscope.core.tracing._left_as_found import LeftAsFound, hold, release
+from rankscope.core.tracing._figures import LayerFault, own_precision
+from rankscope.core.tracing._temporary_changes import TemporaryChanges, hold, release
 from rankscope.errors import ModelError
 
 OnAttention = Callable[[nn.Module, AttentionScores], None]
@@ -36,7 +36,7 @@ _originals: list[Any] = []
 """What ``AttentionInterface.get_interface`` was; kept for calls that are under way elsewhere."""
 
 
-def listen(found: LeftAsFound, listener: "Listener") -> None:
+def listen(changes: TemporaryChanges, listener: "Listener") -> None:
     """Have a listener told of attention in this thread, with others that may be there."""
     kind = getattr(sys.modules.get("transformers.modeling_utils"), "AttentionInterface", None)
 
@@ -44,16 +44,16 @@ def listen(found: LeftAsFound, listener: "Listener") -> None:
         if kind is not None:
             if kind.get_interface is not _get_interface:
                 _originals[:] = [kind.get_interface]
-            hold("interface", found, partial(setattr, kind, "get_interface", _originals[0]))
+            hold("interface", changes, partial(setattr, kind, "get_interface", _originals[0]))
             kind.get_interface = _get_interface
         _here.listeners = (*getattr(_here, "listeners", ()), listener)
 
     def stop() -> None:
         others = getattr(_here, "listeners", ())
         _here.listeners = tuple(other for other in others if other is not listener)
-        release(["interface"], found)
+        release(["interface"], changes)
 
-    found.change(start, stop)
+    changes.change(start, stop)
 
 
 def _get_interface(interface: Any, attn_implementation: Any, default: Callable[..., Any]) -> Any:
@@ -66,9 +66,9 @@ def _get_interface(interface: Any, attn_implementation: Any, default: Callable[.
 
     def listened_to(*args: Any, **named: Any) -> Any:
         call = Call.of(name, function, args, named)
-        told = [(listener, listener.before(call)) for listener in listeners]
+        scores_by_listener = [(listener, listener.before(call)) for listener in listeners]
         output = function(*args, **named)
-        for listener, scores in told:
+        for listener, scores in scores_by_listener:
             if scores is not None and isinstance(listener, AttentionWatch):
                 listener.after(call, scores, output[0])
         return output
@@ -118,12 +118,12 @@ class AttentionWatch:
         self._doubts: list[tuple[ModelError, Tensor]] = []
         self.calls = 0
 
-    def listen(self, found: LeftAsFound) -> None:
+    def listen(self, changes: TemporaryChanges) -> None:
         """Listen from here on."""
         for module in self._modules:
             if _may_attend_elsewhere(type(module).forward):
-                found.before(module, self._note)
-        listen(found, self)
+                changes.before(module, self._note)
+        listen(changes, self)
 
     def before(self, call: Call) -> AttentionScores | None:
         """Tell the callback of self-attention; None for another model's and cross-attention."""
@@ -180,7 +180,7 @@ class _Seen(NamedTuple):
     factor: float
     """What a score is at most, in units of the product of their largest entries."""
 
-    def fault(self, query: float, key: float) -> Fault | None:
+    def fault(self, query: float, key: float) -> LayerFault | None:
         """What is wrong where these are the largest entries."""
         double = self.dtype == torch.float64
         most = torch.finfo(torch.float64 if double else torch.float32).max  # kernels add up in it
@@ -188,7 +188,7 @@ class _Seen(NamedTuple):
             return None
         sizes = {"queries": query, "keys": key}
         broken = [name for name, size in sizes.items() if not size < torch.inf]
-        return Fault(
+        return LayerFault(
             self.layer,
             f"layer {self.layer}: {' and '.join(broken) or 'products of queries and keys'} "
             f"overflow {str(self.dtype).removeprefix('torch.')} (the largest query entry is "
@@ -214,10 +214,10 @@ class OverflowWatch(TorchFunctionMode):
         self._seen: list[_Seen] = []
         self._peaks = GatheredPeaks()
 
-    def listen(self, found: LeftAsFound) -> None:
+    def listen(self, changes: TemporaryChanges) -> None:
         """Be ready for the first block."""
         if self._all_heard:
-            listen(found, self)
+            listen(changes, self)
 
     def begin(self, block: nn.Module, layer: int) -> None:
         """Watch from here on."""
@@ -264,7 +264,7 @@ class OverflowWatch(TorchFunctionMode):
         """Let what was seen come to the host, while other things are done."""
         self._peaks.send()
 
-    def fault(self) -> Fault | None:
+    def fault(self) -> LayerFault | None:
         """What is wrong in the first layer whose queries or keys are no numbers, or so large that
         their products may not be; this waits for the device."""
         peaks = zip(self._seen, self._peaks.finish(), strict=True)
@@ -284,16 +284,20 @@ def unmapped(tensor: Tensor) -> Tensor:
 
 def _projected(*args: Any, **kwargs: Any) -> list[Tensor]:
     """Queries and keys by head, as PyTorch's attention finds them inside itself, out of sight."""
-    given = _SIGNATURE.bind(*args, **kwargs).arguments
-    bias = given["in_proj_bias"]
-    if given.get("use_separate_proj_weight", False):  # the packed ones may be None or empty then
-        weights = (given["q_proj_weight"], given["k_proj_weight"])
+    arguments = _SIGNATURE.bind(*args, **kwargs).arguments
+    bias = arguments["in_proj_bias"]
+    if arguments.get(
+        "use_separate_proj_weight", False
+    ):  # the packed ones may be None or empty then
+        weights = (arguments["q_proj_weight"], arguments["k_proj_weight"])
     else:
-        weights = given["in_proj_weight"].chunk(3)[:2]
+        weights = arguments["in_proj_weight"].chunk(3)[:2]
     biases = (None, None) if bias is None else bias.chunk(3)[:2]
     return [
-        linear(x, weight, shift).unflatten(-1, (given["num_heads"], -1))
-        for x, weight, shift in zip((given["query"], given["key"]), weights, biases, strict=True)
+        linear(x, weight, shift).unflatten(-1, (arguments["num_heads"], -1))
+        for x, weight, shift in zip(
+            (arguments["query"], arguments["key"]), weights, biases, strict=True
+        )
     ]
 
 

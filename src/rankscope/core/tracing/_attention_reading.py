@@ -45,9 +45,11 @@ class Call:
         names = list(_NAMES)
         if len(args) > len(names):
             names += list(inspect.signature(function).parameters)[len(names) :]
-        given = {**dict(zip(names, args, strict=False)), **named}
-        module, query, key, value = (given.pop(each) for each in _NAMES[:4])
-        return cls(name, module, query, key, value, given.pop("attention_mask", None), given)
+        arguments = {**dict(zip(names, args, strict=False)), **named}
+        module, query, key, value = (arguments.pop(required) for required in _NAMES[:4])
+        return cls(
+            name, module, query, key, value, arguments.pop("attention_mask", None), arguments
+        )
 
     def option(self, name: str) -> Any:
         """An option, None where it is not given or switched off."""
@@ -192,8 +194,8 @@ def mismatch(call: Call, scores: AttentionScores, output: Tensor) -> Tensor:
     apart = torch.where(counted, theirs - ours, 0.0).square().sum((-2, -1))
     size = ours.square().sum((-2, -1))
     tolerance = _TOLERANCE.get(output.dtype, 1e-3)
-    told = telling * tolerance**2 > size * _rounding(output, ours.dtype) ** 2
-    scale = torch.where(told, telling, size)
+    distinguishes = telling * tolerance**2 > size * _rounding(output, ours.dtype) ** 2
+    scale = torch.where(distinguishes, telling, size)
     return (apart / scale.clamp(min=1e-30)).amax().sqrt() / tolerance
 
 
@@ -204,10 +206,10 @@ def _applied(p: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
     keys = seen.sum(-2, keepdim=True).clamp(min=1)
     mean = (value * seen).sum(-2, keepdim=True) / keys
     value = (value - mean) * seen
-    left = p @ value
+    deviation = p @ value
     drawn = p.square().sum(-1) * (value.square() / keys).sum((-2, -1)).unsqueeze(-1)
-    whole = left + p.sum(-1, keepdim=True) * mean  # a learned sink takes some of the weight
-    return whole, left.square().sum(-1) + drawn
+    product = deviation + p.sum(-1, keepdim=True) * mean  # a learned sink takes some of the weight
+    return product, deviation.square().sum(-1) + drawn
 
 
 def _rounding(output: Tensor, ours: torch.dtype) -> float:

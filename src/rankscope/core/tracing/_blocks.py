@@ -13,15 +13,15 @@ from torch import Tensor, nn
 from rankscope.arguments import checked
 from rankscope.core.network import Network
 from rankscope.core.tracing._hidden_states import first_tensor
-from rankscope.core.tracing._inputs import given_to
-from rankscope.core.tracing._left_as_found import LeftAsFound, before_compilation
+from rankscope.core.tracing._inputs import read_arguments
+from rankscope.core.tracing._temporary_changes import TemporaryChanges, before_compilation
 from rankscope.errors import BlocksNotFoundError, InputError
 
 Named = str | Sequence[str] | Sequence[nn.Module] | nn.ModuleList | nn.Sequential
 
 
 @dataclass(frozen=True)
-class Stack:
+class BlockStack:
     """Blocks in the order they are meant to run, and where they are in the model."""
 
     name: str
@@ -52,7 +52,7 @@ def find_blocks(model: nn.Module, named: Named | None = None) -> list[nn.Module]
     return find_stack(model, named).blocks
 
 
-def find_stack(model: nn.Module, named: Named | None = None) -> Stack:
+def find_stack(model: nn.Module, named: Named | None = None) -> BlockStack:
     """``find_blocks``, and where they are; of compiled blocks, those that were compiled."""
     if named is not None:
         name, blocks = _named_stack(model, named)
@@ -61,7 +61,7 @@ def find_stack(model: nn.Module, named: Named | None = None) -> Stack:
     else:
         name = _largest_stack(model)
         blocks = _members(model.get_submodule(name))
-    return Stack(name, [before_compilation(block) for block in blocks])
+    return BlockStack(name, [before_compilation(block) for block in blocks])
 
 
 def _largest_stack(model: nn.Module) -> str:
@@ -97,14 +97,14 @@ def _named_stack(model: nn.Module, named: Named) -> tuple[str, list[nn.Module]]:
         stack = _submodule(model, named)
         blocks = _members(stack) if isinstance(stack, nn.ModuleList | nn.Sequential) else []
         return named, blocks or [stack]
-    given: list[Any] = (
+    entries: list[Any] = (
         _members(named) if isinstance(named, nn.ModuleList | nn.Sequential) else list(named)
     )
-    if not given:
+    if not entries:
         raise BlocksNotFoundError("blocks=[] names no block; leave it out to have them found.")
     places = {id(module): name for name, module in model.named_modules()}
-    names = [one if isinstance(one, str) else places.get(id(one), "?") for one in given]
-    blocks = [_submodule(model, one) if isinstance(one, str) else one for one in given]
+    names = [entry if isinstance(entry, str) else places.get(id(entry), "?") for entry in entries]
+    blocks = [_submodule(model, entry) if isinstance(entry, str) else entry for entry in entries]
     return ", ".join(names), blocks
 
 
@@ -165,10 +165,10 @@ def with_replaced_state(blocks: Sequence[nn.Module], state: Tensor, run: Callabl
             return output
         return state if isinstance(output, Tensor) else (state, *output[1:])
 
-    with LeftAsFound() as found, found, found, found:
-        found.without_gradients()
+    with TemporaryChanges() as changes, changes, changes, changes:
+        changes.without_gradients()
         for block in dict.fromkeys(blocks):
-            found.after(block, replace)
+            changes.after(block, replace)
         return run()
 
 
@@ -190,9 +190,9 @@ def captured_input(blocks: Sequence[nn.Module], run: Callable[[], object]) -> Te
 
     if not blocks:
         raise InputError("there is no block whose input could be captured; give at least one.")
-    with LeftAsFound() as found, found, found, found:
-        found.without_gradients()
-        found.before(blocks[0], stop)
+    with TemporaryChanges() as changes, changes, changes, changes:
+        changes.without_gradients()
+        changes.before(blocks[0], stop)
         with suppress(_EnoughError):
             run()
     if not seen:
@@ -215,11 +215,11 @@ def captured_states(blocks: Sequence[nn.Module], run: Callable[[], object]) -> l
     def after(_block: nn.Module, _args: tuple[Any, ...], output: Any) -> None:
         states.append(first_tensor(output).clone())
 
-    with LeftAsFound() as found, found, found, found:
-        found.without_gradients()
+    with TemporaryChanges() as changes, changes, changes, changes:
+        changes.without_gradients()
         for block in dict.fromkeys(blocks):
-            found.before(block, before)
-            found.after(block, after)
+            changes.before(block, before)
+            changes.after(block, after)
         run()
     if not states:
         raise InputError(NONE_RAN)
@@ -268,11 +268,11 @@ def activations(
             number += 1
         states[key] = first_tensor(output).clone()
 
-    given = given_to(model, inputs)
-    with LeftAsFound() as found, found, found, found:
-        found.without_gradients()
-        found.evaluate(list(model.modules()))
+    arguments = read_arguments(model, inputs)
+    with TemporaryChanges() as changes, changes, changes, changes:
+        changes.without_gradients()
+        changes.evaluate(list(model.modules()))
         for module in wanted:
-            found.after(module, keep)
-        model(*given.args, **given.kwargs)
+            changes.after(module, keep)
+        model(*arguments.args, **arguments.kwargs)
     return states

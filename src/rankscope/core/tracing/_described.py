@@ -95,13 +95,13 @@ class Description:
         self._missed.setdefault((kind, why), []).append(self._place)
         return kind
 
-    def of(self, value: Any, place: str | None = None) -> Any:
+    def of(self, value: Any, path: str | None = None) -> Any:
         """The words for a value, which ``not_covered`` calls by its ``place``."""
         if type(value) in _PLAIN:
             return value
         if id(value) in self._words:
             return self._words[id(value)][1]
-        self._place = self._place if place is None else place
+        self._place = self._place if path is None else path
         if self._depth == _DEEPEST or self._left <= 0:
             return self._miss(value, f"not read beyond {_DEEPEST} levels and {_MOST} values")
         self._depth, self._left = self._depth + 1, self._left - 1
@@ -152,7 +152,7 @@ class Description:
                 return ["generator", self.of(value.get_state(legacy=False))]
         if isinstance(value, _BY_NAME):
             return [_name(value), self.of(getattr(value, "__self__", None))]
-        held, content = dict(getattr(value, "__dict__", {})), None
+        attributes, content = dict(getattr(value, "__dict__", {})), None
         for kind in _BY_REPR:
             if isinstance(value, kind):
                 content = kind.__repr__(value)
@@ -162,8 +162,8 @@ class Description:
             for base in type(value).__mro__:
                 members = vars(base).items() if "__slots__" in vars(base) else ()
                 slots = (name for name, v in members if isinstance(v, MemberDescriptorType))
-                held |= {name: getattr(value, name) for name in slots if hasattr(value, name)}
-        return [self.of(type(value)), content, list(held), self._all(held.values())]
+                attributes |= {name: getattr(value, name) for name in slots if hasattr(value, name)}
+        return [self.of(type(value)), content, list(attributes), self._all(attributes.values())]
 
     def _content(self, value: Any) -> Any:
         """What an object holds beside its attributes."""
@@ -223,22 +223,22 @@ class Description:
 
     def _function(self, function: FunctionType, read: Callable[[list[Any]], list[Any]]) -> Any:
         code, names = _code(function.__code__)
-        held = [*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values()]
+        values = [*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values()]
         for cell in function.__closure__ or ():
             try:
-                held.append(cell.cell_contents)
+                values.append(cell.cell_contents)
             except ValueError:  # it is not filled yet
-                held.append(None)
+                values.append(None)
         beside, outside = function.__dict__, dict[str, Any]()
         if not _is_of_library(function):
             known = function.__globals__
             outside = {
                 name: known[name] for name in names if _is_near(known.get(name, ...), function)
             }
-        if not (held or beside or outside):
+        if not (values or beside or outside):
             return code
-        held += [*beside.values(), *outside.values()]
-        return [code, list(beside), list(outside), read(held)]
+        values += [*beside.values(), *outside.values()]
+        return [code, list(beside), list(outside), read(values)]
 
     def _in_methods(self, values: Iterable[Any]) -> list[Any]:
         """What the methods of a class hold, as far as it is numbers and functions.
@@ -330,8 +330,8 @@ def _code(code: CodeType) -> tuple[str, tuple[str, ...]]:
         if not isinstance(value, CodeType)
     ]
     names = code.co_qualname, code.co_names, code.co_varnames, code.co_freevars, code.co_cellvars
-    content = repr((code.co_code, code.co_flags, names, values, [each[0] for each in inner]))
-    outside = dict.fromkeys((*code.co_names, *(name for each in inner for name in each[1])))
+    content = repr((code.co_code, code.co_flags, names, values, [part[0] for part in inner]))
+    outside = dict.fromkeys((*code.co_names, *(name for part in inner for name in part[1])))
     words = hashlib.sha256(content.encode()).hexdigest()[:16], tuple(outside)
     _remember(_CODES, code, (code, words))
     return words

@@ -74,7 +74,7 @@ def choose_measures(metrics: Metrics) -> tuple[Measure, ...]:
 Columns = dict[str, list[Any]]
 
 
-class Fault(NamedTuple):
+class LayerFault(NamedTuple):
     """What is wrong, found after the model ran, and the layer it is about."""
 
     layer: int
@@ -95,8 +95,8 @@ class _Row(NamedTuple):
     state: int = 0
     is_estimate: bool = False
 
-    def fault(self, words: str) -> Fault:
-        return Fault(self.layer, f"layer {self.layer}, {self.measure.name}: {words}")
+    def fault(self, words: str) -> LayerFault:
+        return LayerFault(self.layer, f"layer {self.layer}, {self.measure.name}: {words}")
 
 
 class Figures:
@@ -113,7 +113,7 @@ class Figures:
         self._gathered = GatheredStatistics(expected)
         self._layers: list[tuple[int, torch.dtype]] = []  # of the gathered states
         self._probe = SpectrumProbe(
-            fourth_powers=any(each.name == "participation_ratio" for each in measures)
+            fourth_powers=any(measure.name == "participation_ratio" for measure in measures)
         )
         self._probed = 0
         self._spectra_by = spectra_by
@@ -158,7 +158,7 @@ class Figures:
         """How spectra were found, if by estimates."""
         if not self._probed:
             return ""
-        names = ", ".join(each.name for each in self.of_states if each.name in ESTIMATED)
+        names = ", ".join(measure.name for measure in self.of_states if measure.name in ESTIMATED)
         return f"{names} estimated from products with random probes, seed 0, with an error each"
 
     def attend(self, scores: AttentionScores, layer: int) -> None:
@@ -171,7 +171,7 @@ class Figures:
         """Let figures come to the host, now that the model has run, while other things are done."""
         self._gathered.send()
 
-    def finish(self) -> tuple[Columns, Fault | None]:
+    def finish(self) -> tuple[Columns, LayerFault | None]:
         """All figures as columns, ``head`` only if attention was measured; and what is wrong."""
         self._rows.sort(key=lambda row: row.layer)  # layer 0 may have been known after layer 1
         statistics = self._gathered.finish() if self._layers else None
@@ -183,25 +183,25 @@ class Figures:
             if measure.of == "statistics"
         }
         estimates = self._probe.finish() if self._probed else []
-        kept = iter(_on_host([row.values for row in self._rows if row.values is not None]))
+        host_values = iter(_on_host([row.values for row in self._rows if row.values is not None]))
         head, error = ["head"] * bool(self.of_attention), ["error"] * bool(self._probed)
         columns: Columns = {
             name: [] for name in ("layer", *head, "sample", "metric", "value", *error)
         }
         for row in self._rows:
             if row.is_estimate:
-                found: Estimate = getattr(estimates[row.state], row.measure.name)()
-                if not bool(found.value.isfinite().all()):
+                estimate: Estimate = getattr(estimates[row.state], row.measure.name)()
+                if not bool(estimate.value.isfinite().all()):
                     return {}, row.fault(
                         "x is not finite; find the layer that overflows, or compute in a wider "
                         "dtype."
                     )
-                _fill(columns, row, found.value.tolist(), found.error.tolist())
+                _fill(columns, row, estimate.value.tolist(), estimate.error.tolist())
                 continue
             if row.values is None:
                 _fill(columns, row, gathered[row.measure.name][row.state])
                 continue
-            values = next(kept)
+            values = next(host_values)
             if row.measure.of == "attention" and not all(map(math.isfinite, values)):
                 return {}, row.fault(
                     "attention is no distribution over the tokens that are no padding; its scores "
@@ -210,7 +210,7 @@ class Figures:
             _fill(columns, row, values)
         return columns, None
 
-    def _fault(self, statistics: StateStatistics) -> Fault | None:
+    def _fault(self, statistics: StateStatistics) -> LayerFault | None:
         """What is wrong with the first state with which anything is."""
         if not any(statistics.fault(dtype) for dtype in {dtype for _, dtype in self._layers}):
             return None
@@ -220,7 +220,7 @@ class Figures:
             key=lambda entry: entry[0],
         ):
             if words := statistics.only(state).fault(dtype):
-                return Fault(layer, f"layer {layer}, {name}: {words}")
+                return LayerFault(layer, f"layer {layer}, {name}: {words}")
         return None
 
     def _keep(self, layer: int, measure: Measure, values: Any) -> None:
@@ -244,11 +244,11 @@ def _fill(
     heads = row.values.shape[1] if row.measure.of == "attention" and row.values is not None else 1
     is_attention = row.measure.of == "attention"
     columns["layer"] += [row.layer] * count
-    columns["sample"] += [place // heads for place in range(count)]
+    columns["sample"] += [index // heads for index in range(count)]
     columns["metric"] += [row.measure.name] * count
     columns["value"] += values
     if "head" in columns:
-        columns["head"] += [place % heads if is_attention else None for place in range(count)]
+        columns["head"] += [index % heads if is_attention else None for index in range(count)]
     if "error" in columns:
         columns["error"] += errors or [None] * count
 

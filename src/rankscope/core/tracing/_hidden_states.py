@@ -44,7 +44,7 @@ class Candidate(NamedTuple):
         return all(step == 0 or step in _USUAL_NAMES for step in self.key)
 
     @property
-    def place(self) -> str:
+    def path(self) -> str:
         """Where it is, in words."""
         return "".join(f"[{step!r}]" for step in self.key) or "the output itself"
 
@@ -61,7 +61,7 @@ def candidates(value: Any, axes: int = 3) -> list[Candidate]:
             "name blocks that take and give hidden states."
         )
     for wanted in (axes, 3):
-        fitting = [one for one in tensors if one.raw.ndim == wanted]
+        fitting = [candidate for candidate in tensors if candidate.raw.ndim == wanted]
         if fitting:
             return fitting
     return tensors
@@ -75,29 +75,29 @@ def first_tensor(value: Any) -> Tensor:
 def by_option(value: Any, output: Output) -> Tensor:
     """The tensor a user's ``output`` names."""
     try:
-        found = output(value) if callable(output) else value[output]
+        tensor = output(value) if callable(output) else value[output]
     except (LookupError, TypeError) as error:
         raise InputError(
             f"output={output!r} is not in what a block gives, a {type(value).__name__} ({error})."
         ) from None
-    if not isinstance(found, Tensor) or not found.is_floating_point():
+    if not isinstance(tensor, Tensor) or not tensor.is_floating_point():
         raise InputError(
-            f"output={output!r} of what a block gives is a {type(found).__name__}, expected the "
+            f"output={output!r} of what a block gives is a {type(tensor).__name__}, expected the "
             "real tensor of its hidden states."
         )
-    return dense(found)
+    return dense(tensor)
 
 
-def is_same(one: Tensor, other: Tensor) -> bool:
+def is_same(first: Tensor, second: Tensor) -> bool:
     """Whether two tensors are one: the same object, memory, or numbers."""
-    if one is other:
+    if first is second:
         return True
-    if one.is_nested or other.is_nested:
+    if first.is_nested or second.is_nested:
         return False
-    if (one.shape, one.dtype, one.device) != (other.shape, other.dtype, other.device):
+    if (first.shape, first.dtype, first.device) != (second.shape, second.dtype, second.device):
         return False
-    same_place = one.data_ptr() == other.data_ptr() and one.stride() == other.stride()
-    return same_place or bool(torch.equal(one, other))
+    same_place = first.data_ptr() == second.data_ptr() and first.stride() == second.stride()
+    return same_place or bool(torch.equal(first, second))
 
 
 def dense(tensor: Tensor) -> Tensor:
@@ -122,7 +122,7 @@ def _parts(value: Any) -> Iterator[tuple[int | str, Any]]:
     if isinstance(value, Mapping):
         usual = [name for name in _USUAL_NAMES if name in value]
         yield from ((name, value[name]) for name in usual)
-        yield from ((str(name), one) for name, one in value.items() if name not in usual)
+        yield from ((str(name), item) for name, item in value.items() if name not in usual)
     elif isinstance(value, Sequence) and not isinstance(value, str):
         yield from enumerate(value)
 
@@ -146,16 +146,18 @@ class OutputChoice:
         """The hidden states where there is nothing to decide, or it was decided; else None."""
         if self._option is not None:
             return Candidate((), by_option(output, self._option))
-        for one in _real_tensors(output) if self._key is not None else ():
-            if one.key == self._key:
-                return one
+        for candidate in _real_tensors(output) if self._key is not None else ():
+            if candidate.key == self._key:
+                return candidate
         tensors = candidates(output)
         return tensors[0] if len(tensors) == 1 else None
 
-    def going_on(self, output: Any, made: Candidate) -> list[Tensor]:
+    def going_on(self, output: Any, chosen: Candidate) -> list[Tensor]:
         """What the next block must take something of; any of it, if a function makes the states."""
-        every = [one.raw for one in _real_tensors(output)] if callable(self._option) else []
-        return [made.raw, *every]
+        every = (
+            [candidate.raw for candidate in _real_tensors(output)] if callable(self._option) else []
+        )
+        return [chosen.raw, *every]
 
     def among(
         self, open_: "OpenChoice", taken: Sequence[Tensor] | None, first_shape: torch.Size
@@ -164,32 +166,38 @@ class OutputChoice:
         layer 0. A block that takes all of them proves nothing, one that takes none of them little.
         """
         used = [
-            one for one in open_.found if any(is_same(one.tensor, each) for each in taken or ())
+            candidate
+            for candidate in open_.candidates
+            if any(is_same(candidate.tensor, tensor) for tensor in taken or ())
         ]
         if not used:
             if len(open_.like) == 1:
                 return self._decided(open_.like[0], "the only one shaped like the block's input")
-            rivals = open_.like or open_.found
-            if taken is None and (usual := [one for one in rivals if one.is_usual]):
+            rivals = open_.like or open_.candidates
+            if taken is None and (
+                usual := [candidate for candidate in rivals if candidate.is_usual]
+            ):
                 return self._decided(usual[0], "where hidden states usually are")
             raise _several(rivals)
-        if all(is_same(used[0].tensor, one.tensor) for one in used[1:]):
+        if all(is_same(used[0].tensor, candidate.tensor) for candidate in used[1:]):
             return self._decided(used[0], "what the next block takes")
-        like = [one for one in used if one.tensor.shape == first_shape]
+        like = [candidate for candidate in used if candidate.tensor.shape == first_shape]
         if len(like) == 1:
             return self._decided(like[0], "of what the next block takes, shaped like layer 0")
-        named = [one for one in like if one.key and one.key[-1] in _USUAL_NAMES]
+        named = [
+            candidate for candidate in like if candidate.key and candidate.key[-1] in _USUAL_NAMES
+        ]
         if len(named) == 1:
             return self._decided(named[0], "of what the next block takes, under the usual name")
         raise _several(like or used)
 
-    def _decided(self, one: Candidate, why: str) -> Candidate:
-        self._key, self.words = one.key, f"{one.place}: {why}"
-        return one
+    def _decided(self, candidate: Candidate, why: str) -> Candidate:
+        self._key, self.words = candidate.key, f"{candidate.path}: {why}"
+        return candidate
 
 
 def _several(rivals: Sequence[Candidate]) -> InputError:
-    places = ", ".join(f"{one.place} {tuple(one.tensor.shape)}" for one in rivals)
+    places = ", ".join(f"{rival.path} {tuple(rival.tensor.shape)}" for rival in rivals)
     return InputError(
         f"a block gives several tensors that can be its hidden states: {places}; say which: "
         f"output={rivals[-1].key[0]!r}, or a function of what the block gives."
@@ -203,16 +211,18 @@ class OpenChoice:
     """
 
     def __init__(self, output: Any, input_shape: torch.Size) -> None:
-        self.found = candidates(output, len(input_shape))
-        self.like = [one for one in self.found if one.tensor.shape == input_shape]
-        self._copies = {one.key: one.tensor.clone() for one in self.found}
+        self.candidates = candidates(output, len(input_shape))
+        self.like = [
+            candidate for candidate in self.candidates if candidate.tensor.shape == input_shape
+        ]
+        self._copies = {candidate.key: candidate.tensor.clone() for candidate in self.candidates}
 
-    def as_made(self, one: Candidate) -> Tensor:
+    def as_made(self, candidate: Candidate) -> Tensor:
         """What the block gave, whatever became of it."""
-        return self._copies[one.key]
+        return self._copies[candidate.key]
 
 
-class Watch(TorchFunctionMode):
+class OperationWatch(TorchFunctionMode):
     """Sees the operations of this thread between ``begin`` and ``end``.
 
     It stands below all modes the model enters by itself, whose ends would end it instead.
@@ -244,7 +254,7 @@ class Watch(TorchFunctionMode):
             self._aside.pop()
 
 
-class Flow(Watch):
+class Flow(OperationWatch):
     """Follows a block's hidden states to the next block: what is computed from them is marked."""
 
     def __init__(self) -> None:
@@ -287,7 +297,7 @@ def tensors_in(value: Any) -> Iterator[Tensor]:
             yield from tensors_in(inner)
 
 
-class Taken:
+class BlockArguments:
     """What a block is called with, by the numbers of its parameters, however it is passed."""
 
     def __init__(self, block: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
@@ -299,7 +309,7 @@ class Taken:
             self._names, values = [], [*args, kwargs]
         tensors = candidates(values, 0)
         every = list(_real_tensors(values))
-        self.tensors = [one for one in every if one.raw.ndim in (2, 3)] or tensors
+        self.tensors = [candidate for candidate in every if candidate.raw.ndim in (2, 3)] or tensors
 
     def name(self, key: Key) -> int | str:
         """What the argument is called, or its number."""
@@ -308,11 +318,15 @@ class Taken:
 
     def at(self, key: Key) -> Candidate | None:
         """The tensor in this place."""
-        return next((one for one in self.tensors if one.key == key), None)
+        return next((candidate for candidate in self.tensors if candidate.key == key), None)
 
     def named(self, name: int | str) -> list[Candidate]:
         """The tensors under a name, or at a number."""
-        return [one for one in self.tensors if name in (self.name(one.key), *one.key[:2])]
+        return [
+            candidate
+            for candidate in self.tensors
+            if name in (self.name(candidate.key), *candidate.key[:2])
+        ]
 
 
 Stream = int | str
@@ -329,10 +343,10 @@ class StreamChoice:
     def __init__(self, option: Stream | None) -> None:
         self._option = option
         self.key: Key | None = None
-        self._first: Taken | None = None
+        self._first: BlockArguments | None = None
         self.words = "" if option is None else f"stream={option!r}, as told"
 
-    def begin(self, block: nn.Module, taken: Taken) -> list[Candidate]:
+    def begin(self, block: nn.Module, taken: BlockArguments) -> list[Candidate]:
         """What the first block takes that may be its hidden states."""
         named = taken.named("hidden_states") or taken.named("hidden")
         if self._option is not None:
@@ -340,7 +354,7 @@ class StreamChoice:
         elif isinstance(block, nn.TransformerEncoderLayer | nn.TransformerDecoderLayer):
             named = taken.tensors[:1]
         if self._option is not None and len(named) != 1:
-            names = ", ".join(repr(taken.name(one.key)) for one in taken.tensors)
+            names = ", ".join(repr(taken.name(candidate.key)) for candidate in taken.tensors)
             raise InputError(
                 f"stream={self._option!r} is {len(named)} of the tensors that the first block "
                 f"takes ({names}); give the name or the number of one."
@@ -352,43 +366,47 @@ class StreamChoice:
             self._first = taken
         return rivals
 
-    def go_on(self, taken: Taken, made: Candidate, flow: Flow) -> Candidate | None:
+    def go_on(self, taken: BlockArguments, previous: Candidate, flow: Flow) -> Candidate | None:
         """The hidden states among what a later block takes, which decide what they were at first.
 
         ``made`` is what the block before gave; None if nothing was computed from it.
         """
-        reached = [one for one in taken.tensors if flow.reaches(one.raw)]
+        reached = [candidate for candidate in taken.tensors if flow.reaches(candidate.raw)]
         if not reached:
             return None
-        same = [one for one in reached if one.raw is made.raw]
+        same = [candidate for candidate in reached if candidate.raw is previous.raw]
         if self.key is not None:
-            mine = [one for one in reached if one.key == self.key]
+            mine = [candidate for candidate in reached if candidate.key == self.key]
             if len(self.key) == 1:  # all that a block gives may go on in place of one tensor
-                mine += [one for one in same if one.key[:1] == self.key]
+                mine += [candidate for candidate in same if candidate.key[:1] == self.key]
             if not mine:
                 raise self._unknown(reached, taken)
             return mine[0]
-        like = [one for one in reached if one.tensor.shape == made.tensor.shape]
+        like = [
+            candidate for candidate in reached if candidate.tensor.shape == previous.tensor.shape
+        ]
         rivals = same or like or reached
-        self._decide([one.key for one in rivals])
+        self._decide([candidate.key for candidate in rivals])
         return rivals[0]
 
     def end(self, shape: torch.Size) -> None:
         """No block came after the first, which made hidden states of this shape."""
         assert self._first is not None
-        like = [one.key for one in self._first.tensors if one.tensor.shape == shape]
-        self._decide(like or [one.key for one in self._first.tensors])
+        like = [
+            candidate.key for candidate in self._first.tensors if candidate.tensor.shape == shape
+        ]
+        self._decide(like or [candidate.key for candidate in self._first.tensors])
 
     def _decide(self, keys: Sequence[Key]) -> None:
         assert self._first is not None
-        firsts = [one for key in keys if (one := self._first.at(key)) is not None]
+        firsts = [candidate for key in keys if (candidate := self._first.at(key)) is not None]
         if len(_distinct(firsts)) != 1:
             raise self._unknown(firsts or self._first.tensors, self._first)
         self.key, name = firsts[0].key, self._first.name(firsts[0].key)
         self.words, self._first = f"argument {name!r}: what goes on from block to block", None
 
-    def _unknown(self, rivals: Sequence[Candidate], taken: Taken) -> InputError:
-        names = [repr(taken.name(one.key)) for one in rivals]
+    def _unknown(self, rivals: Sequence[Candidate], taken: BlockArguments) -> InputError:
+        names = [repr(taken.name(candidate.key)) for candidate in rivals]
         return InputError(
             "a block takes several tensors that can be its hidden states, and which of them layer "
             f"0 is cannot be seen: {', '.join(names)}; say which: stream={names[-1]}."
@@ -397,4 +415,4 @@ class StreamChoice:
 
 def _distinct(tensors: Sequence[Candidate]) -> list[Candidate]:
     """Without those that are the same tensor once more."""
-    return list({id(one.raw): one for one in reversed(tensors)}.values())[::-1]
+    return list({id(candidate.raw): candidate for candidate in reversed(tensors)}.values())[::-1]

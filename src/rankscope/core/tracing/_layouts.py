@@ -10,7 +10,7 @@ from torch.nn.functional import scaled_dot_product_attention
 
 from rankscope.core.network import Network
 from rankscope.core.tracing._attention import unmapped
-from rankscope.core.tracing._hidden_states import Watch, tensors_in
+from rankscope.core.tracing._hidden_states import OperationWatch, tensors_in
 from rankscope.core.tracing._inputs import Ids
 from rankscope.errors import InputError, ShapeError
 
@@ -44,7 +44,7 @@ class _Sight(NamedTuple):
     why: str
 
 
-class LayoutChoice(Watch):
+class LayoutChoice(OperationWatch):
     """The order of the first two axes: as told, as known of the model, or as its parts show it.
 
     What shows it is the first block: attention or recurrence of PyTorch's, whose layout is known,
@@ -59,12 +59,12 @@ class LayoutChoice(Watch):
         option: Layout | None,
         model_type: str | None,
         ids: Ids | None,
-        given: Mapping[str, Any],
+        arguments: Mapping[str, Any],
     ) -> None:
         super().__init__()
         self._option, self._model_type, self._ids = option, model_type, ids
         self._is_ours, self._first = isinstance(model, Network), stack[0]
-        tensors = [value for value in given.values() if isinstance(value, Tensor)]
+        tensors = [value for value in arguments.values() if isinstance(value, Tensor)]
         shapes = [tensor.shape for tensor in tensors if tensor.ndim and not tensor.is_nested]
         self._sizes = [{shape[0] for shape in shapes}, {n for shape in shapes for n in shape[:2]}]
         self._inputs: list[Tensor] = []
@@ -143,7 +143,7 @@ class LayoutChoice(Watch):
             dim = named.get("dim", args[1] if len(args) > 1 else None)
             axes = [axis % x.ndim for axis in ([dim] if isinstance(dim, int) else dim or ())]
             self._look_along(name, x, axes)
-        elif any(each.ndim > 2 for each in tensors_in((args, named))):  # else of weights alone
+        elif any(tensor.ndim > 2 for tensor in tensors_in((args, named))):  # else of weights alone
             mapped = name == "matmul" and args[1].ndim < 3
             of = getattr(getattr(func, "__self__", None), "__name__", "")  # of a property
             turned = name == "get" and of in ("T", "mT", "H", "mH")
@@ -157,7 +157,7 @@ class LayoutChoice(Watch):
             self._see(
                 x.shape[1 - axes[0]], x.shape[axes[0]], f"{name} along an axis in the first block"
             )
-            if any(x is each for each in self._inputs):
+            if any(x is tensor for tensor in self._inputs):
                 self._turned.add(axes[0] == 0)
         else:
             self._is_of_each_token = False
@@ -250,13 +250,15 @@ class LayoutChoice(Watch):
         self._decide(token_first=False, why=f"the axes of {ids.name}")
 
     def _unseen(self, hidden: Tensor) -> InputError:
-        one = " (which takes two axes as the tokens of one sequence)" if hidden.ndim == 2 else ""
+        two_axes = (
+            " (which takes two axes as the tokens of one sequence)" if hidden.ndim == 2 else ""
+        )
         square = hidden.ndim == 3 and hidden.shape[0] == hidden.shape[1]
         square = hidden.ndim == 3 and hidden.shape[0] == hidden.shape[1]
         equal = ", as many samples as tokens" if square else ""
         return InputError(
             f"the blocks are given {tuple(hidden.shape)}{equal}, and nothing in the first block "
-            f"shows which axis is the tokens, so its layout is not known; {_SETTLE[:-1]}{one}. "
+            f"shows which axis is the tokens, so its layout is not known; {_SETTLE[:-1]}{two_axes}. "
             "The last axis must be the features."
         )
 

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from rankscope.core.checks import mask_like, measured_tokens, valid_mask
-from rankscope.core.tracing._inputs import PADS_ON_THE_RIGHT, UNNAMED, Ids, Place, ids_among
+from rankscope.core.tracing._inputs import PADS_ON_THE_RIGHT, UNNAMED, BlockLocation, Ids, ids_among
 from rankscope.errors import InputError, ShapeError
 
 _SAY = "say which tokens are no padding: trace(..., token_mask=...), True for a token."
@@ -27,59 +27,65 @@ class MaskReading(NamedTuple):
 
     mask: Tensor | None
     words: str
-    whole: Tensor | None = None
+    key_mask: Tensor | None = None
     """With a cache, the same of all keys: those in the cache first, then the tokens above."""
 
 
-def choose_mask(token_mask: Tensor | None, given: Mapping[str, Any], place: Place) -> MaskReading:
+def choose_mask(
+    token_mask: Tensor | None, arguments: Mapping[str, Any], location: BlockLocation
+) -> MaskReading:
     """Which tokens are real, as told, or as read for the blocks in this place."""
     if token_mask is not None:
         return MaskReading(token_mask, "token_mask, as told")
-    mask = read_mask(given, decoder=place.is_decoder, model_type=place.model_type)
-    if place.sees_other_input(given):
+    mask = read_mask(arguments, decoder=location.is_decoder, model_type=location.model_type)
+    if location.sees_other_input(arguments):
         return MaskReading(None, "none: the mask is about the text, not about these blocks' input")
     return mask
 
 
-def read_mask(given: Mapping[str, Any], *, decoder: bool, model_type: str | None) -> MaskReading:
+def read_mask(
+    arguments: Mapping[str, Any], *, decoder: bool, model_type: str | None
+) -> MaskReading:
     """The mask among a model's inputs that speaks of the tokens these blocks see."""
-    own = given.get("token_mask")
-    if isinstance(own, Tensor) and own.dtype == torch.bool:
-        return MaskReading(own, "token_mask among the inputs: True is a token")
+    token_mask = arguments.get("token_mask")
+    if isinstance(token_mask, Tensor) and token_mask.dtype == torch.bool:
+        return MaskReading(token_mask, "token_mask among the inputs: True is a token")
     name = "decoder_attention_mask" if decoder else "attention_mask"
-    _refuse_several(name, given)
-    attention = given.get(name)
+    _refuse_several(name, arguments)
+    attention = arguments.get(name)
     if isinstance(attention, Tensor):
         if attention.ndim > 2:
             return _of_pairs(name, attention)
-        ids = ids_among(given, decoder=decoder)
+        ids = ids_among(arguments, decoder=decoder)
         if attention.ndim == 2 and model_type is None and _may_be_of_pairs(attention, ids):
             return _of_square(name, attention, ids)
-        return _of_new_tokens(_of_tokens(name, attention), given, decoder=decoder)
+        return _of_new_tokens(_of_tokens(name, attention), arguments, decoder=decoder)
     for name in ("tgt_key_padding_mask" if decoder else "src_key_padding_mask", "key_padding_mask"):
-        if isinstance(padding := given.get(name), Tensor):
+        if isinstance(padding := arguments.get(name), Tensor):
             if padding.dtype == torch.bool:
                 return MaskReading(~padding, f"{name}: True is padding")
             return _added(name, padding)
     for name in _EITHER_WAY:
-        if not decoder and isinstance(padding := given.get(name), Tensor):
+        if not decoder and isinstance(padding := arguments.get(name), Tensor):
             if (name, model_type) != ("input_mask", "xlnet"):
                 raise InputError(
                     f"{name} marks padding in some models and tokens in others; {_SAY}"
                 )
             return MaskReading(padding == 0, f"{name}: 1 is padding, as XLNet has it")
     if not decoder:  # other masks are about the encoder's tokens
-        _refuse_unread(given, model_type)
+        _refuse_unread(arguments, model_type)
     return MaskReading(None, "none: every position is a token")
 
 
-def _refuse_several(name: str, given: Mapping[str, Any]) -> None:
+def _refuse_several(name: str, arguments: Mapping[str, Any]) -> None:
     """Two texts, as of questions and passages: whose tokens the blocks see is not said."""
     alike = [
-        each
-        for each, value in given.items()
-        if each.endswith(name) and isinstance(value, Tensor) and value.ndim == 2
-        if not (name == "attention_mask" and each.startswith(("decoder_", "cross_", "encoder_")))
+        argument
+        for argument, value in arguments.items()
+        if argument.endswith(name) and isinstance(value, Tensor) and value.ndim == 2
+        if not (
+            name == "attention_mask" and argument.startswith(("decoder_", "cross_", "encoder_"))
+        )
     ]
     if len(alike) > 1:
         raise InputError(
@@ -88,17 +94,17 @@ def _refuse_several(name: str, given: Mapping[str, Any]) -> None:
         )
 
 
-def _refuse_unread(given: Mapping[str, Any], model_type: str | None) -> None:
+def _refuse_unread(arguments: Mapping[str, Any], model_type: str | None) -> None:
     """Zeros and ones under a name that says nothing about which way they are meant.
 
     Integers may be ids of two kinds; those of Transformers' models are masks only by name.
     """
     tensors = {
         name: value
-        for name, value in given.items()
+        for name, value in arguments.items()
         if isinstance(value, Tensor) and value.layout == torch.strided and not value.is_nested
     }
-    ids = ids_among(given, decoder=False)
+    ids = ids_among(arguments, decoder=False)
     for name, value in tensors.items():
         if value.ndim != 2 or len(tensors) == 1 or any(word in name for word in _OF_SOMETHING_ELSE):
             continue
@@ -148,9 +154,11 @@ def _of_tokens(name: str, mask: Tensor) -> MaskReading:
     return _added(name, mask)
 
 
-def _of_new_tokens(reading: MaskReading, given: Mapping[str, Any], *, decoder: bool) -> MaskReading:
+def _of_new_tokens(
+    reading: MaskReading, arguments: Mapping[str, Any], *, decoder: bool
+) -> MaskReading:
     """Beside a cache, a mask begins with the tokens in it, and may go on to places still empty."""
-    ids = ids_among(given, decoder=decoder)
+    ids = ids_among(arguments, decoder=decoder)
     if reading.mask is None or ids is None or ids.past is None:
         return reading
     past, width, end = ids.past, reading.mask.shape[-1], ids.past + ids.tokens
@@ -203,16 +211,22 @@ class TokenChoice:
         self, mask: MaskReading, measured: Tensor | None, ids: Ids | None, model_type: str | None
     ) -> None:
         # On the host: what is asked of them while the model runs waits for no device.
-        told, whole = _checked(mask.mask, "token_mask"), _checked(mask.whole, "token_mask")
+        token_mask, key_mask = (
+            _checked(mask.mask, "token_mask"),
+            _checked(mask.key_mask, "token_mask"),
+        )
         self._past = past = None if ids is None else ids.past
-        if told is not None and ids and past and told.shape[-1] == past + ids.tokens:
-            told, whole = told[..., past:], told  # of the tokens in the cache as well
-        self._mask, self._mask_of_keys = told, told if whole is None else whole
+        if token_mask is not None and ids and past and token_mask.shape[-1] == past + ids.tokens:
+            token_mask, key_mask = (
+                token_mask[..., past:],
+                token_mask,
+            )  # of the tokens in the cache as well
+        self._mask, self._mask_of_keys = token_mask, token_mask if key_mask is None else key_mask
         self._measured = _checked(measured, "measured")
         self._ids = ids if ids is not None and ids.are_ids else None
         self._model_type = model_type
         self.words = {"mask": mask.words}
-        self._found: dict[tuple[int, int, torch.device], Tensor | None] = {}
+        self._masks_by_shape: dict[tuple[int, int, torch.device], Tensor | None] = {}
         self._keys: dict[torch.device, Tensor] = {}
 
     def keys(self, count: int, device: torch.device) -> Tensor | None:
@@ -237,29 +251,31 @@ class TokenChoice:
         Found once for all layers of one shape.
         """
         key = (hidden.shape[0], hidden.shape[1], hidden.device)
-        if key not in self._found:
-            found = self._find((hidden.shape[0], hidden.shape[1]))
-            self._found[key] = None if found is None else found.to(hidden.device, non_blocking=True)
-        return self._found[key]
+        if key not in self._masks_by_shape:
+            mask = self._find((hidden.shape[0], hidden.shape[1]))
+            self._masks_by_shape[key] = (
+                None if mask is None else mask.to(hidden.device, non_blocking=True)
+            )
+        return self._masks_by_shape[key]
 
     def _find(self, shape: tuple[int, int]) -> Tensor | None:
         mask = self._fit("token_mask", self._mask, shape)
         if mask is None:
             mask = self._own_padding(shape)
-        found = measured_tokens(self._fit("measured", self._measured, shape), mask, shape)
-        return None if found is None else mask_like(found, shape)
+        measured = measured_tokens(self._fit("measured", self._measured, shape), mask, shape)
+        return None if measured is None else mask_like(measured, shape)
 
     def _fit(self, name: str, mask: Tensor | None, shape: tuple[int, int]) -> Tensor | None:
         """A mask as wide as the hidden states, if what is cut or added can only be padding."""
         if mask is None or mask.shape[-1] == shape[1]:
             return mask
-        given, width = mask.shape[-1], shape[1]
-        if given > width and not mask[..., width:].any():
+        entries, width = mask.shape[-1], shape[1]
+        if entries > width and not mask[..., width:].any():
             # PyTorch's nested fast path cuts a batch to its longest sequence.
             return mask[..., :width]
-        if given < width and self._model_type in PADS_ON_THE_RIGHT:
-            self.words["padding"] = f"{width - given} positions the model adds on the right"
-            return torch.nn.functional.pad(mask, (0, width - given))
+        if entries < width and self._model_type in PADS_ON_THE_RIGHT:
+            self.words["padding"] = f"{width - entries} positions the model adds on the right"
+            return torch.nn.functional.pad(mask, (0, width - entries))
         raise ShapeError(
             f"{name} has shape {tuple(mask.shape)}, but the hidden states have {shape[0]} samples "
             f"of {width} tokens; give {name}= with one entry for each. If layers differ in "

@@ -103,14 +103,14 @@ class Provenance:
                     f"traces of {first.model} and {part.model} with other weights, or made in "
                     "another way, cannot be joined; join those of one model."
                 )
-        given = [part.inputs for part in parts]
-        whole = given[0] if len(parts) == 1 else digest(given)
+        inputs = [part.inputs for part in parts]
+        joined_inputs = inputs[0] if len(parts) == 1 else digest(inputs)
         settings = _merged([part.settings for part in parts])
         for name in ("token_mask", "measured"):
             if ";" in settings.get(name, ""):
                 settings[name] = digest([part.settings.get(name) for part in parts])
         notes = _merged([part.notes for part in parts])
-        return replace(first, inputs=whole, settings=settings, notes=notes)
+        return replace(first, inputs=joined_inputs, settings=settings, notes=notes)
 
 
 def _merged(parts: Sequence[Mapping[str, str]]) -> dict[str, str]:
@@ -118,7 +118,7 @@ def _merged(parts: Sequence[Mapping[str, str]]) -> dict[str, str]:
     for part in parts:
         for kind, word in part.items():
             words.setdefault(kind, {})[word] = None
-    return {kind: "; ".join(each) for kind, each in words.items()}
+    return {kind: "; ".join(distinct) for kind, distinct in words.items()}
 
 
 def begin_provenance(
@@ -141,13 +141,13 @@ def begin_provenance(
     real = sorted(str(kind)[6:] for kind in kinds if kind.is_floating_point or kind.is_complex)
     devices = sorted({tensor.device.type for tensor in tensors.values()})
     finish_weights = begin_digests(tensors)
-    made_of, given = Description(), Description()
-    finish_structure = made_of.begin([made_of.modules(model), made_of.around()])
-    made_of.name_unread(tensors)
-    finish_inputs = None if inputs is None else given.begin(given.of(inputs, "inputs"))
+    of_model, of_inputs = Description(), Description()
+    finish_structure = of_model.begin([of_model.modules(model), of_model.around()])
+    of_model.name_unread(tensors)
+    finish_inputs = None if inputs is None else of_inputs.begin(of_inputs.of(inputs, "inputs"))
     named = {name: begin_digest(mask) for name, mask in masks.items() if mask is not None}
     switches = arithmetic()
-    not_covered = "; ".join((*made_of.not_covered(), *given.not_covered()))
+    not_covered = "; ".join((*of_model.not_covered(), *of_inputs.not_covered()))
 
     def finish() -> Provenance:
         digests = finish_weights()

@@ -17,8 +17,8 @@ from rankscope.core.tracing._attention_reading import network_scores
 from rankscope.core.tracing._blocks import NONE_RAN
 from rankscope.core.tracing._figures import Columns, Figures
 from rankscope.core.tracing._layouts import LayoutChoice
-from rankscope.core.tracing._left_as_found import LeftAsFound
 from rankscope.core.tracing._masks import TokenChoice
+from rankscope.core.tracing._temporary_changes import TemporaryChanges
 from rankscope.errors import InputError, ShapeError
 
 _ONE_PASS = "trace one plain forward pass (no generate(), no micro-batches)"
@@ -124,7 +124,7 @@ class Calls:
         return f"block {self._number(block)} ({type(block).__name__}) of {len(self._blocks)}"
 
     def _number(self, block: nn.Module) -> int:
-        return 1 + next(k for k, each in enumerate(self._blocks) if each is block)
+        return 1 + next(k for k, other in enumerate(self._blocks) if other is block)
 
 
 class Recorder:
@@ -158,24 +158,24 @@ class Recorder:
         self._first_shape = torch.Size()  # of layer 0
         self._shapes: dict[torch.Size, int] = {}  # tokens and features, and the layer from which
         self._firsts: dict[hidden_states.Key, Tensor] = {}  # what may be layer 0, until it is known
-        self._made: hidden_states.Candidate | None = None  # what the block before gave
+        self._previous: hidden_states.Candidate | None = None  # what the block before gave
         self._open: hidden_states.OpenChoice | None = None  # several tensors, while undecided
         self._flow = hidden_states.Flow()
 
-    def listen(self, found: LeftAsFound) -> None:
+    def listen(self, changes: TemporaryChanges) -> None:
         """Hooks on all blocks."""
-        found.undo_later(self._layout.end)  # both begin in hooks, while the model runs
-        found.undo_later(self._flow.end)
-        self._overflow.listen(found)
+        changes.undo_later(self._layout.end)  # both begin in hooks, while the model runs
+        changes.undo_later(self._flow.end)
+        self._overflow.listen(changes)
         for block in dict.fromkeys(self._blocks):
-            found.before(block, self._before)
-            found.after(block, self._after)
+            changes.before(block, self._before)
+            changes.after(block, self._after)
             if self._figures.of_attention and self._is_ours:
-                found.before(cast(Block, block).attention, self._attend)
+                changes.before(cast(Block, block).attention, self._attend)
         for part in self._layout.parts:
-            found.before(part, self._look_at_part)
+            changes.before(part, self._look_at_part)
         if self._attention is not None:
-            self._attention.listen(found)
+            self._attention.listen(changes)
 
     def stop(self) -> None:
         """The model has run: what is computed from here on is none of its operations."""
@@ -185,10 +185,10 @@ class Recorder:
         """What was decided, once the model has run; raises if not every block did, or if they ran
         ``elsewhere``, in other threads."""
         self._close(None)
-        if self._firsts and self._made is not None:
-            self._stream.end(self._made.tensor.shape)
+        if self._firsts and self._previous is not None:
+            self._stream.end(self._previous.tensor.shape)
             self._measure_first()
-        self._made = None
+        self._previous = None
         self._overflow.send()
         self._figures.send()
         decided = {"layout": self._layout.words, "tensor": self._output.words}
@@ -209,9 +209,9 @@ class Recorder:
         something is wrong: queries and keys before what they lead to."""
         overflow = self._overflow.fault()
         columns, fault = self._figures.finish()
-        faults = [each for each in (overflow, fault) if each is not None]
+        faults = [entry for entry in (overflow, fault) if entry is not None]
         if faults:
-            raise InputError(min(faults, key=lambda each: each.layer).words)
+            raise InputError(min(faults, key=lambda fault: fault.layer).words)
         if self._attention is not None:
             self._attention.judge()
         return columns
@@ -226,7 +226,7 @@ class Recorder:
 
     def _begin(self, block: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
         """The first block: what it takes is layer 0, if it is known which tensor and layout."""
-        rivals = self._stream.begin(block, hidden_states.Taken(block, args, kwargs))
+        rivals = self._stream.begin(block, hidden_states.BlockArguments(block, args, kwargs))
         hidden = rivals[0].tensor
         _refuse_mapped(hidden, 0)
         if self._stream.key is not None:
@@ -243,15 +243,17 @@ class Recorder:
         self, block: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Tensor | None:
         """Another block: it takes what the one before made, or something computed from that."""
-        made = self._made
+        previous = self._previous
         usual = self._open is None and self._stream.key in ((0,), (0, 0))
-        if usual and made is not None and args and args[0] is made.raw:  # as most blocks take it
-            self._input_shape = made.tensor.shape
-            return made.tensor
-        taken = hidden_states.Taken(block, args, kwargs)
-        self._close([one.tensor for one in taken.tensors])
-        assert self._made is not None
-        hidden = self._stream.go_on(taken, self._made, self._flow)
+        if (
+            usual and previous is not None and args and args[0] is previous.raw
+        ):  # as most blocks take it
+            self._input_shape = previous.tensor.shape
+            return previous.tensor
+        taken = hidden_states.BlockArguments(block, args, kwargs)
+        self._close([argument.tensor for argument in taken.tensors])
+        assert self._previous is not None
+        hidden = self._stream.go_on(taken, self._previous, self._flow)
         if hidden is None:
             return None
         if self._firsts:
@@ -262,19 +264,19 @@ class Recorder:
     def _after(self, _block: nn.Module, _args: tuple[Any, ...], output: Any) -> None:
         self._overflow.end()
         self._layout.end()
-        made = self._output.immediate(output)
-        if made is None:
+        candidate = self._output.immediate(output)
+        if candidate is None:
             self._open = hidden_states.OpenChoice(output, self._input_shape)
-            self._calls.leave(self._open.found[0].tensor)
-            self._flow.follow(one.raw for one in self._open.found)
+            self._calls.leave(self._open.candidates[0].tensor)
+            self._flow.follow(rival.raw for rival in self._open.candidates)
         else:
-            self._leave(made, made.tensor)
-            self._flow.follow(self._output.going_on(output, made))
+            self._leave(candidate, candidate.tensor)
+            self._flow.follow(self._output.going_on(output, candidate))
 
-    def _leave(self, made: hidden_states.Candidate, hidden: Tensor) -> None:
+    def _leave(self, candidate: hidden_states.Candidate, hidden: Tensor) -> None:
         """The running block made this; as it was then, it is ``hidden``."""
-        self._made = made
-        self._calls.leave(made.tensor)
+        self._previous = candidate
+        self._calls.leave(candidate.tensor)
         if self._layout.token_first is None:
             firsts = list(self._firsts.values())
             self._layout.settle(firsts[0] if len(firsts) == 1 else hidden)
@@ -298,8 +300,8 @@ class Recorder:
         """Decide which tensor the block before made, now that the next block's input is known."""
         if self._open is not None:
             open_, self._open = self._open, None
-            made = self._output.among(open_, taken, self._first_shape)
-            self._leave(made, open_.as_made(made))
+            candidate = self._output.among(open_, taken, self._first_shape)
+            self._leave(candidate, open_.as_made(candidate))
 
     def _attend(self, attention: Attention, args: tuple[Any, ...], _kwargs: dict[str, Any]) -> None:
         x, visibility = args

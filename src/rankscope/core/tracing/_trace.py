@@ -15,12 +15,12 @@ from rankscope.core.tracing import _figures
 from rankscope.core.tracing._blocks import Named, find_stack
 from rankscope.core.tracing._figures import DEFAULT_METRICS, Columns, Metrics, SpectraBy
 from rankscope.core.tracing._hidden_states import Output, OutputChoice, Stream, StreamChoice
-from rankscope.core.tracing._inputs import Place, given_to, ids_among
+from rankscope.core.tracing._inputs import BlockLocation, ids_among, read_arguments
 from rankscope.core.tracing._layouts import Layout, LayoutChoice
-from rankscope.core.tracing._left_as_found import LeftAsFound, own_modes, refuse_scripted
 from rankscope.core.tracing._masks import TokenChoice, choose_mask
 from rankscope.core.tracing._provenance import Provenance, begin_provenance
 from rankscope.core.tracing._recorder import Recorder
+from rankscope.core.tracing._temporary_changes import TemporaryChanges, own_modes, refuse_scripted
 from rankscope.core.weights import named_tensors, refuse_broken
 from rankscope.errors import InputError
 from rankscope.numerals import cut, list_words, mean, short, some, span
@@ -86,17 +86,18 @@ def trace(
             "matrices are about all tokens; leave it out."
         )
     stack = find_stack(model, blocks)
-    given, place = given_to(model, inputs), Place.of(model, stack.blocks[0])
-    mask = choose_mask(token_mask, given.by_name, place)
-    ids = ids_among(given.by_name, decoder=place.is_decoder)
+    arguments, location = read_arguments(model, inputs), BlockLocation.of(model, stack.blocks[0])
+    named = arguments.by_name
+    mask = choose_mask(token_mask, named, location)
+    ids = ids_among(named, decoder=location.is_decoder)
     recorder = Recorder(
         model,
         stack.blocks,
         _figures.Figures(measures, len(stack.blocks) + 1, spectra_by=spectra),
-        layout=LayoutChoice(model, stack.blocks, layout, place.model_type, ids, given.by_name),
+        layout=LayoutChoice(model, stack.blocks, layout, location.model_type, ids, named),
         stream=StreamChoice(stream),
         output=OutputChoice(output),
-        tokens=TokenChoice(mask, measured, ids, place.model_type),
+        tokens=TokenChoice(mask, measured, ids, location.model_type),
     )
     modules, tensors = list(model.modules()), named_tensors(model)
     settings = {"metrics": ", ".join(map(str, measures)), "stack": stack.words}
@@ -104,21 +105,21 @@ def trace(
     if kinds := own_modes(modules):
         settings["mode"] = f"evaluation, set without the train() that {', '.join(kinds)} has"
     masks = {"token_mask": mask.mask, "measured": measured}
-    passed = [*enumerate(given.args), *given.kwargs.items()]
-    mappings = [place for place in passed if isinstance(place[1], Mapping)]
-    whole = [given.by_name, mappings] if mappings else given.by_name  # where they are flattened
-    finish = begin_provenance(model, whole, masks, settings, tensors)
+    passed = [*enumerate(arguments.args), *arguments.kwargs.items()]
+    mappings = [entry for entry in passed if isinstance(entry[1], Mapping)]
+    described = [named, mappings] if mappings else named  # ``named`` flattens mappings
+    finish = begin_provenance(model, described, masks, settings, tensors)
     seen = {"token_mask": mask.mask} if isinstance(model, Network) else {}
-    with LeftAsFound() as found, found, found, found:
-        found.without_gradients()
-        found.evaluate(modules)
-        recorder.listen(found)
-        model(*given.args, **{**given.kwargs, **seen})
+    with TemporaryChanges() as changes, changes, changes, changes:
+        changes.without_gradients()
+        changes.evaluate(modules)
+        recorder.listen(changes)
+        model(*arguments.args, **{**arguments.kwargs, **seen})
         recorder.stop()
-        settings |= recorder.finish(elsewhere=found.elsewhere)
+        settings |= recorder.finish(elsewhere=changes.elsewhere)
         columns = recorder.columns()
-    if found.drawn:
-        settings["random numbers"] = found.drawn
+    if changes.drawn:
+        settings["random numbers"] = changes.drawn
     return Trace._of(columns, finish)
 
 
@@ -166,9 +167,9 @@ class Trace(Tabular):
     @classmethod
     def _of(cls, columns: Columns, finish: Callable[[], Provenance]) -> Self:
         """A trace whose provenance has not been read."""
-        made = object.__new__(cls)
-        vars(made).update(columns=columns, _finish=finish)
-        return made
+        unread = object.__new__(cls)
+        vars(unread).update(columns=columns, _finish=finish)
+        return unread
 
     def __getattr__(self, name: str) -> Any:
         finish: Callable[[], Provenance] | None = vars(self).get("_finish")
@@ -256,9 +257,9 @@ class Trace(Tabular):
 
     @classmethod
     def _restored(
-        cls, kept: dict[str, Any], table: "polars.DataFrame", origin: Mapping[str, Any]
+        cls, values: dict[str, Any], table: "polars.DataFrame", origin: Mapping[str, Any]
     ) -> Self:
-        return super()._restored(kept, table, Provenance(**origin))  # type: ignore[arg-type]
+        return super()._restored(values, table, Provenance(**origin))  # type: ignore[arg-type]
 
     @classmethod
     def joined(cls, traces: Sequence[Self], *, of_draws: bool = False) -> Self:
@@ -269,18 +270,18 @@ class Trace(Tabular):
         """
         if not traces:
             raise InputError("there is no trace to join; give at least one.")
-        every = [one.columns for one in traces]
-        if any("doubt" in each for each in every):  # what says nothing of doubts has none
+        every = [part.columns for part in traces]
+        if any("doubt" in part for part in every):  # what says nothing of doubts has none
             every = [
-                {**each, "doubt": each.get("doubt", [False] * len(each["value"]))} for each in every
+                {**part, "doubt": part.get("doubt", [False] * len(part["value"]))} for part in every
             ]
         columns: Columns = {name: [] for name in every[0]}
         first = 0
-        for each in every:
-            if each.keys() != columns.keys():
+        for part in every:
+            if part.keys() != columns.keys():
                 raise InputError("traces with and without attention metrics cannot be joined.")
-            for name, values in each.items():
+            for name, values in part.items():
                 columns[name] += [first + s for s in values] if name == "sample" else values
             first = max(columns["sample"]) + 1
-        origins = [one.provenance for one in traces]
+        origins = [part.provenance for part in traces]
         return cls(columns, Provenance.joined(origins, of_draws=of_draws))

@@ -36,12 +36,12 @@ _CONTEXT_CODE = {
 }
 
 
-class LeftAsFound:
+class TemporaryChanges:
     """Changes a run needs for its own time: hooks, modes, no gradients, nothing compiled.
 
     An interrupt (Ctrl-C) may come between any two instructions, also before the first of an
-    ``__exit__``. So this is entered again and again, ``with LeftAsFound() as found, found, found,
-    found:``, and what one exit was kept from undoing, the next undoes: one more would be enough for
+    ``__exit__``. So this is entered again and again, ``with TemporaryChanges() as changes, changes,
+    changes, changes:``, and what one exit was kept from undoing, the next undoes: one more would be enough for
     a single interrupt, and these are for several close together. How to undo a change is written
     down before it is made, and an undo may be called again, or for a change that was not made.
     """
@@ -96,7 +96,9 @@ class LeftAsFound:
 
     def undo_later(self, undo: Undo) -> None:
         """Undo in the end what may be changed in the meantime."""
-        assert self._entered == 4, "use with LeftAsFound() as found, found, found, found"
+        assert self._entered == 4, (
+            "use with TemporaryChanges() as changes, changes, changes, changes"
+        )
         self._undo.append(undo)
 
     def _alone(self, call: Callable[[], object]) -> None:
@@ -197,19 +199,19 @@ class _Shared(NamedTuple):
     """A change that several runs need: how to undo it, and the runs it is still needed for."""
 
     undo: Undo
-    holders: set[LeftAsFound]
+    holders: set[TemporaryChanges]
 
 
 _shared: dict[Hashable, _Shared] = {}
 """By name; a module's mode by the module's identity, as it may say it equals another."""
 
 
-def hold(name: Hashable, holder: LeftAsFound, undo: Undo) -> None:
+def hold(name: Hashable, holder: TemporaryChanges, undo: Undo) -> None:
     """Write down how to undo a change that is about to be made, unless another run did."""
     _shared.setdefault(name, _Shared(undo, set())).holders.add(holder)
 
 
-def release(names: Iterable[Hashable], holder: LeftAsFound) -> None:
+def release(names: Iterable[Hashable], holder: TemporaryChanges) -> None:
     """Undo those changes that no other run needs."""
     for name in names:
         shared = _shared.get(name)
@@ -228,8 +230,8 @@ def evaluating(model: nn.Module) -> Iterator[None]:
     Contexts may be nested, and several threads may be in one for the same model: it goes back when
     the last one leaves. No ``train()`` or ``eval()`` is called.
     """
-    with LeftAsFound() as found, found, found, found:
-        found.evaluate(list(model.modules()))
+    with TemporaryChanges() as changes, changes, changes, changes:
+        changes.evaluate(list(model.modules()))
         yield
 
 
@@ -253,7 +255,7 @@ def own_modes(modules: Sequence[nn.Module]) -> list[str]:
     """
     names = []
     for kind in {type(module) for module in modules}:
-        owner = next(each for each in kind.__mro__ if "train" in vars(each))
+        owner = next(base for base in kind.__mro__ if "train" in vars(base))
         if owner is not nn.Module and owner.__module__.partition(".")[0] != "transformers":
             names.append(kind.__name__)
     return sorted(names)
@@ -279,7 +281,7 @@ def _has_no_other_form(module: nn.Module) -> bool:
 
     Without a compiler, flex attention holds a matrix for every pair of tokens.
     """
-    kinds = (from_config(each, "_attn_implementation") for each in module.modules())
+    kinds = (from_config(part, "_attn_implementation") for part in module.modules())
     return "flex_attention" in kinds
 
 
@@ -343,7 +345,7 @@ class _RandomStates(NamedTuple):
     def name(self) -> str:
         """A digest: equal states draw equal numbers."""
         plain = repr((self.python, self.numpy[1].tolist(), self.numpy[2:]))
-        tensors = b"".join(each.numpy().tobytes() for each in (self.cpu, *self.cuda))
+        tensors = b"".join(state.numpy().tobytes() for state in (self.cpu, *self.cuda))
         return hashlib.sha256(plain.encode() + tensors).hexdigest()[:12]
 
     def changes(self) -> list[Undo]:
