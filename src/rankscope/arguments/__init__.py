@@ -27,7 +27,7 @@ from rankscope.arguments._kinds import (
 
 __all__ = [
     "Count", "Exact", "Finite", "Positive", "Range", "Seed", "Share",
-    "check_field", "check_fields", "checked", "python_number", "short",
+    "check_field", "check_fields", "checked", "python_number", "series_as_list", "short",
 ]  # fmt: skip
 
 Count = Annotated[int, Range(1, 1_000_000)]
@@ -51,8 +51,8 @@ def checked(thing: Thing) -> Thing:
     rankscope.errors.KindError: repeat: times=None is a NoneType, expected a whole number.
 
     Of a class, the constructor and every public method are checked. Where numbers are expected,
-    NumPy's arrive as Python's. A call with too many arguments, too few or unknown ones stays
-    Python's own ``TypeError``.
+    NumPy's arrive as Python's; a column of a pandas or polars frame arrives as a list. A call with
+    too many arguments, too few or unknown ones raises Python's own ``TypeError``.
     """
     if not isinstance(thing, type):
         return cast(Thing, _guarded(thing, None))
@@ -107,6 +107,8 @@ def _guarded(function: Callable[..., Any], owner: type | None) -> Callable[..., 
         if "pandas" in sys.modules:
             args = tuple(map(_without_pandas, args))
             named = {name: _without_pandas(value) for name, value in named.items()}
+        args = tuple(map(series_as_list, args))
+        named = {name: series_as_list(value) for name, value in named.items()}
         return function(*guard.take_places(args), **guard.take_names(named))
 
     call.__checked__ = True  # type: ignore[attr-defined]
@@ -149,6 +151,15 @@ def _without_pandas(value: Any) -> Any:
     if kind is dict and any(map(_is_pandas, value.values())):
         return {name: _without_pandas(entry) for name, entry in value.items()}
     return FROM_PANDAS[0](value) if FROM_PANDAS and _is_pandas(value) else value
+
+
+def series_as_list(value: Any) -> Any:
+    """A column of a pandas or polars frame, such as one of texts, as a list; else the value."""
+    kind = type(value)
+    is_series = kind.__name__ == "Series"
+    if is_series and kind.__module__.partition(".")[0] in ("pandas", "polars"):
+        return value.to_list()
+    return value
 
 
 def _is_pandas(value: object) -> bool:

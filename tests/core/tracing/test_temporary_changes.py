@@ -101,7 +101,7 @@ def test_lora_layers_compute_the_same_unmerged(tokens):
     unmerged = trace(model, x)
     merged = trace(model.eval(), x)
     assert unmerged.columns["value"] == pytest.approx(merged.columns["value"], rel=1e-5)
-    assert "without the train() that Lora has" in unmerged.provenance.settings["mode"]
+    assert "without calling the train() of Lora" in unmerged.provenance.settings["mode"]
 
 
 @pytest.mark.parametrize("way", WAYS)

@@ -11,6 +11,6 @@ def watched_attention(callback, model):
     """Call ``callback(module, scores)`` for each self-attention, and judge the readings."""
     watch = AttentionWatch(callback, model)
     with TemporaryChanges() as changes, changes, changes, changes:
-        watch.listen(found)
+        watch.listen(changes)
         yield watch
     watch.judge()

@@ -22,38 +22,38 @@ Named = str | Sequence[str] | Sequence[nn.Module] | nn.ModuleList | nn.Sequentia
 
 @dataclass(frozen=True)
 class BlockStack:
-    """Blocks in the order they are meant to run, and where they are in the model."""
+    """Blocks in the order they run, and their path in the model."""
 
     name: str
     blocks: list[nn.Module]
 
     @cached_property
     def words(self) -> str:
-        """What was chosen: its place, and how many blocks of which kind it has."""
+        """The path of the stack, and the number and class of its blocks."""
         kinds = ", ".join(dict.fromkeys(type(block).__name__ for block in self.blocks))
         words = f"{self.name or 'the model itself'}: {len(self.blocks)} {kinds}"
         inner = [_inner_stack(block) for block in self.blocks]
         if max(inner) > 1:
             words += (
-                f", with {min(inner)} to {max(inner)} blocks inside each; a layer is one of the "
-                "outer ones"
+                f", with {min(inner)} to {max(inner)} blocks inside each; each outer block is one "
+                "layer"
             )
         return words
 
 
 @checked
 def find_blocks(model: nn.Module, named: Named | None = None) -> list[nn.Module]:
-    """The blocks of a model in order: its own if it is ours, as named, or found.
+    """The blocks of a model in order: those of a ``Network``, those named, or those detected.
 
-    The stack is the ``ModuleList`` or ``Sequential`` of modules of one class that holds the most
-    parameters. Two separate stacks of similar size (an encoder and a decoder) are not guessed
-    between.
+    The stack is the ``ModuleList`` or ``Sequential`` of modules of one class that has the most
+    parameters. If there are two separate stacks of similar size (an encoder and a decoder), an
+    error asks for a name.
     """
     return find_stack(model, named).blocks
 
 
 def find_stack(model: nn.Module, named: Named | None = None) -> BlockStack:
-    """``find_blocks``, and where they are; of compiled blocks, those that were compiled."""
+    """``find_blocks`` with their path; for compiled blocks, the original modules."""
     if named is not None:
         name, blocks = _named_stack(model, named)
     elif isinstance(model, Network):
@@ -65,17 +65,19 @@ def find_stack(model: nn.Module, named: Named | None = None) -> BlockStack:
 
 
 def _largest_stack(model: nn.Module) -> str:
-    """Its name, unless there is a rival."""
+    """The path of the largest stack; raises if another one is of similar size."""
     stacks: dict[str, nn.Module]
     stacks = {name: module for name, module in model.named_modules() if _is_stack(module)}
     if len(stacks) == 1 and any(True for stack in stacks.values() for _ in stack.parameters()):
-        return next(iter(stacks))  # nothing to weigh, which takes a walk through all parameters
+        return next(iter(stacks))  # spares a walk through all parameters
     sizes = {name: sum(p.numel() for p in stack.parameters()) for name, stack in stacks.items()}
-    best = max(sizes, key=lambda name: sizes[name], default="")  # the first, outermost of equals
+    best = max(
+        sizes, key=lambda name: sizes[name], default=""
+    )  # of equals the first, outermost one
     if not sizes.get(best):
         raise BlocksNotFoundError(
-            f"no stack of blocks was found in {type(model).__name__}; name it: "
-            "trace(model, inputs, blocks='encoder.layers'), or give the modules in a list."
+            f"{type(model).__name__} has no stack of blocks that can be detected; name it: "
+            "trace(model, inputs, blocks='encoder.layers'), or pass the modules in a list."
         )
     rivals = [
         name
@@ -92,7 +94,7 @@ def _largest_stack(model: nn.Module) -> str:
 
 
 def _named_stack(model: nn.Module, named: Named) -> tuple[str, list[nn.Module]]:
-    """What the user named, with the places of modules that were given as such."""
+    """The blocks named by the user, and their paths in the model."""
     if isinstance(named, str):
         stack = _submodule(model, named)
         blocks = _members(stack) if isinstance(stack, nn.ModuleList | nn.Sequential) else []
@@ -101,7 +103,7 @@ def _named_stack(model: nn.Module, named: Named) -> tuple[str, list[nn.Module]]:
         _members(named) if isinstance(named, nn.ModuleList | nn.Sequential) else list(named)
     )
     if not entries:
-        raise BlocksNotFoundError("blocks=[] names no block; leave it out to have them found.")
+        raise BlocksNotFoundError("blocks=[] names no block; omit it to detect the blocks.")
     places = {id(module): name for name, module in model.named_modules()}
     names = [entry if isinstance(entry, str) else places.get(id(entry), "?") for entry in entries]
     blocks = [_submodule(model, entry) if isinstance(entry, str) else entry for entry in entries]
@@ -109,12 +111,12 @@ def _named_stack(model: nn.Module, named: Named) -> tuple[str, list[nn.Module]]:
 
 
 def _members(stack: nn.Module) -> list[nn.Module]:
-    """What a stack holds, a module that is there twice twice; ``children`` would give it once."""
+    """The modules of a stack, with repetitions, which ``children`` would omit."""
     return [module for module in stack._modules.values() if module is not None]
 
 
 def _inner_stack(block: nn.Module) -> int:
-    """How many blocks the largest stack inside a block has."""
+    """The number of blocks of the largest stack inside a block."""
     inside = (module for module in block.modules() if module is not block)
     return max((len(_members(module)) for module in inside if _is_stack(module)), default=0)
 
@@ -144,17 +146,17 @@ def _submodule(model: nn.Module, name: str) -> nn.Module:
 
 
 NONE_RAN = (
-    "the forward pass ran none of the blocks; are they the model's own, and called as modules "
-    "(block(x), not block.forward(x))? Beside flex attention, compiled code stays compiled: run it "
-    "as it was written, with torch.compiler.set_stance('force_eager')."
+    "the forward pass ran none of the blocks; are they part of the model, and called as modules "
+    "(block(x), not block.forward(x))? With flex attention, compiled code stays compiled: run it "
+    "uncompiled, with torch.compiler.set_stance('force_eager')."
 )
 
 
 @checked
 def with_replaced_state(blocks: Sequence[nn.Module], state: Tensor, run: Callable[[], Any]) -> Any:
-    """What ``run`` gives when the last block's output is replaced by ``state``.
+    """The result of ``run`` with the output of the last block replaced by ``state``.
 
-    So a model's own final norm, pooling and head can be asked about any hidden state.
+    This applies a model's own final norm, pooling and head to any hidden state.
     """
     calls, last = 0, len(blocks)
 
@@ -178,9 +180,9 @@ class _EnoughError(Exception):
 
 @checked
 def captured_input(blocks: Sequence[nn.Module], run: Callable[[], object]) -> Tensor:
-    """What the first block is given when ``run`` is called, which is ended as soon as it is known.
+    """The input of the first block when ``run`` is called; the forward pass stops there.
 
-    So an embedding is the original's own, whatever it does, and costs nothing beyond itself.
+    This gives the embeddings of the original model, at no further cost.
     """
     seen: list[Tensor] = []
 
@@ -189,7 +191,7 @@ def captured_input(blocks: Sequence[nn.Module], run: Callable[[], object]) -> Te
         raise _EnoughError
 
     if not blocks:
-        raise InputError("there is no block whose input could be captured; give at least one.")
+        raise InputError("blocks is empty; pass at least one block.")
     with TemporaryChanges() as changes, changes, changes, changes:
         changes.without_gradients()
         changes.before(blocks[0], stop)
@@ -202,9 +204,9 @@ def captured_input(blocks: Sequence[nn.Module], run: Callable[[], object]) -> Te
 
 @checked
 def captured_states(blocks: Sequence[nn.Module], run: Callable[[], object]) -> list[Tensor]:
-    """The blocks' input and every block's output, in the order they ran.
+    """The input of the first block and the output of each block, in the order they ran.
 
-    Copies, because later blocks may work in place.
+    The tensors are copies, because later blocks may work in place.
     """
     states: list[Tensor] = []
 
@@ -242,8 +244,8 @@ def activations(
 
     ``names`` are paths as in ``model.named_modules()``, where ``*`` stands for anything:
     ``"encoder.layer.*.attention"``. ``inputs`` are as for ``trace``; the model runs in evaluation
-    mode without gradients and is left as it was. Of several tensors that a module returns, the
-    first is kept. A module that runs again is listed as ``name#2``.
+    mode without gradients and is unchanged afterwards. If a module returns several tensors, the
+    first is kept. A module that runs a second time is listed as ``name#2``.
     """
     patterns = (names,) if isinstance(names, str) else tuple(names)
     wanted: dict[nn.Module, str] = {}

@@ -1,4 +1,4 @@
-"""What a model is given, by name, and what that says about batch, tokens and caches."""
+"""The arguments of a model by name, and what they imply about batch, tokens and caches."""
 
 import copy
 import inspect
@@ -12,13 +12,13 @@ from rankscope.core.network import Network
 from rankscope.errors import InputError
 
 UNNAMED = "argument"
-"""What an argument is called whose name is not known; its place comes after."""
+"""The name of an argument without a known name; its position follows."""
 PADS_ON_THE_RIGHT = ("longformer", "led", "big_bird", "bigbird_pegasus", "reformer")
-"""Models that fill up their input to a whole number of windows or chunks on their own."""
+"""Models that pad their input to a whole number of windows or chunks themselves."""
 
 
 class ModelArguments(NamedTuple):
-    """The arguments of a forward pass, and the same by name as far as names can be known."""
+    """The arguments of a forward pass, and the same by name as far as names are known."""
 
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
@@ -26,7 +26,7 @@ class ModelArguments(NamedTuple):
 
 
 def read_arguments(model: nn.Module, inputs: Any) -> ModelArguments:
-    """What ``trace`` was given as a model's arguments; caches among them are not written to."""
+    """The inputs of ``trace`` as arguments of a model, with copies of caches."""
     named = dict(inputs) if isinstance(inputs, Mapping) else {}
     placed = () if isinstance(inputs, Mapping) else inputs
     placed = (placed,) if isinstance(placed, Tensor) else placed
@@ -47,7 +47,7 @@ def read_arguments(model: nn.Module, inputs: Any) -> ModelArguments:
     except (TypeError, ValueError):
         names, kinds = dict(kwargs), {}
     for name, value in list(names.items()):
-        if isinstance(value, Mapping):  # what ``**kwargs`` took
+        if isinstance(value, Mapping):  # the model's ``**kwargs``
             names |= {key: item for key, item in value.items() if isinstance(key, str)}
             del names[name]
         elif name in kinds and kinds[name].kind is inspect.Parameter.VAR_POSITIONAL:
@@ -57,7 +57,7 @@ def read_arguments(model: nn.Module, inputs: Any) -> ModelArguments:
 
 
 def _unwrapped(model: nn.Module) -> nn.Module:
-    """The model inside DataParallel, torch.compile and the like, which take anything."""
+    """The model inside wrappers such as DataParallel, which accept any argument."""
     for name in ("_orig_mod", "module"):
         inner = getattr(model, name, None)
         if isinstance(inner, nn.Module):
@@ -66,22 +66,22 @@ def _unwrapped(model: nn.Module) -> nn.Module:
 
 
 class Ids(NamedTuple):
-    """The argument that says how many samples and tokens there are, if one does."""
+    """The argument that determines the number of samples and tokens."""
 
     name: str
     batch: int
     tokens: int
     are_ids: bool = True
-    """Real numbers may be anything, so their axes prove less."""
+    """False for floating-point inputs, whose axes are weaker evidence."""
     past: int | None = None
-    """How many tokens come before these in a cache; None without one."""
+    """The number of tokens in a cache before these; None without a cache."""
 
 
 def ids_among(arguments: Mapping[str, Any], *, decoder: bool) -> Ids | None:
     """Token ids ``(batch, token)`` among a model's arguments, or embeddings in their place."""
     ids = _ids(arguments, decoder=decoder)
     of_encoder = not decoder and any(name.startswith("decoder_") for name in arguments)
-    if ids is None or of_encoder:  # a cache beside an encoder is the decoder's
+    if ids is None or of_encoder:  # a cache next to an encoder belongs to the decoder
         return ids
     return ids._replace(past=cached_tokens(arguments))
 
@@ -93,7 +93,7 @@ def _ids(arguments: Mapping[str, Any], *, decoder: bool) -> Ids | None:
     reals = [
         name for name, value in arguments.items() if _is_real(name, value) and name not in usual
     ]
-    if reals and not decoder:  # images or sounds beside the text: whose the blocks are is not known
+    if reals and not decoder:  # images or audio next to text: the blocks may process either
         value = arguments[reals[0]]
         lone = value.ndim == 3 and not integers and len(reals) == 1
         return Ids(reals[0], value.shape[0], value.shape[1], are_ids=False) if lone else None
@@ -115,14 +115,14 @@ def _is_real(name: str, value: Any) -> bool:
 
 
 def is_cache(value: Any) -> bool:
-    """Whether this is a cache of transformers', or the part of one that belongs to a layer."""
+    """Whether this is a cache of Transformers, or the part of one that belongs to a layer."""
     return hasattr(value, "get_seq_length") and hasattr(value, "__dict__")
 
 
 def copy_caches(value: Any) -> Any:
-    """The same arguments with caches of their own.
+    """The same arguments with copies of all caches.
 
-    A forward pass adds its tokens to the cache it is given: traced twice, it would be another pass.
+    A forward pass appends its tokens to its cache; a second trace would compute something else.
     """
     if is_cache(value):
         twin = copy.copy(value)
@@ -131,7 +131,7 @@ def copy_caches(value: Any) -> Any:
     if isinstance(value, Tensor):
         return value.detach().clone()
     if isinstance(value, dict):
-        twin = copy.copy(value)  # of its own kind, as an OrderedDict
+        twin = copy.copy(value)  # keeps the class, such as OrderedDict
         twin.update({name: copy_caches(item) for name, item in value.items()})
         return twin
     if isinstance(value, list | tuple):
@@ -143,27 +143,27 @@ def copy_caches(value: Any) -> Any:
 
 
 def cached_tokens(arguments: Mapping[str, Any]) -> int | None:
-    """How many tokens a cache among a model's arguments holds already; None without one."""
+    """The number of tokens in a cache among the arguments; None without a cache."""
     for value in arguments.values():
         if is_cache(value):
             return int(value.get_seq_length())
     past = arguments.get("past_key_values")
-    while isinstance(past, tuple | list) and past:  # keys and values by layer, as they once were
+    while isinstance(past, tuple | list) and past:  # keys and values by layer, the old format
         past = past[0]
     return past.shape[-2] if isinstance(past, Tensor) and past.ndim == 4 else None
 
 
 class BlockLocation(NamedTuple):
-    """Where a block is in its model: its path, and what transformers calls the model it is of."""
+    """The path of a block in its model, and the model type of Transformers."""
 
     path: str
     model_type: str | None
     is_decoder: bool
-    """Whether it belongs to a decoder that has an encoder beside it."""
+    """Whether it belongs to the decoder of an encoder-decoder model."""
 
     @classmethod
     def of(cls, model: nn.Module, block: nn.Module) -> "BlockLocation":
-        """The place of a block, however deep the model is wrapped; ours needs no telling."""
+        """The location of a block in a possibly wrapped model; empty for a ``Network``."""
         if isinstance(model, Network):
             return cls("", None, is_decoder=False)
         names = dict(model.named_modules())
@@ -174,14 +174,14 @@ class BlockLocation(NamedTuple):
             for index, part in enumerate(parts)
             if part == "decoder"
         )
-        # What the innermost module with a configuration is called, on the way to the block.
+        # The model type of the innermost module with a configuration that contains the block.
         on_the_way = (".".join(parts[:length]) for length in range(len(parts), -1, -1))
         kinds = (from_config(names.get(name), "model_type") for name in on_the_way)
         return cls(path, next((kind for kind in kinds if isinstance(kind, str)), None), beside)
 
     def sees_other_input(self, arguments: Mapping[str, Any]) -> bool:
-        """Whether the block looks at images or sounds; the mask of a text beside them is not
-        theirs."""
+        """Whether the block processes images or audio, to which the mask of a text does not
+        apply."""
         others = any(_is_real(name, value) for name, value in arguments.items())
         texts = any(_is_ids(name, value) for name, value in arguments.items())
         named = any(word in self.path.lower() for word in ("vision", "visual", "image", "audio"))
@@ -189,8 +189,8 @@ class BlockLocation(NamedTuple):
 
 
 def from_config(module: nn.Module | None, name: str) -> Any:
-    """What a module's configuration says of itself; None without one, or if it refuses to."""
+    """An attribute of a module's configuration; None if it has none or raises."""
     try:
         return getattr(getattr(module, "config", None), name, None)
-    except Exception:  # Gemma 4's raises an error of its own for what differs between layers
+    except Exception:  # Gemma 4 raises its own error for values that differ between layers
         return None

@@ -1,4 +1,4 @@
-"""``trace``: one forward pass, measured layer by layer while it runs, and what comes of it."""
+"""``trace``: one forward pass, measured layer by layer while it runs."""
 
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
@@ -71,19 +71,19 @@ def trace(
     why: the stack, the mask, the ``layout`` (whether batch or tokens come first), and which tensor
     a block's ``output`` is (its number or key, or a function of the output). ``stream`` names the
     argument of a block that is its hidden states. Where two readings are possible, or none is
-    supported by what the model does, an error names the option that settles it. Blocks that do not
-    take what the block before made are no layers of one stack, and are refused.
+    supported by the evidence, an error names the option that decides. Blocks that do not take the
+    output of the block before are not layers of one stack, and raise an error.
     Tracing does not synchronise with a GPU during the forward pass, unless exact spectra, σ₂ or a
-    function of one's own are asked for, and nothing is kept of a layer but its figures.
-    The model runs in evaluation mode and without gradients and is left as it was found; only what
-    this thread runs is recorded.
+    function of your own are requested, and only the figures of a layer are kept.
+    The model runs in evaluation mode without gradients and is unchanged afterwards; only calls of
+    this thread are recorded.
     """
     refuse_scripted(model)
     measures = _figures.choose_measures(metrics)
     if measured is not None and all(measure.of == "attention" for measure in measures):
         raise InputError(
-            "measured is for metrics of hidden states, and none was asked for: those of attention "
-            "matrices are about all tokens; leave it out."
+            "measured applies to metrics of hidden states, and none is requested: attention "
+            "metrics use all tokens; omit it."
         )
     stack = find_stack(model, blocks)
     arguments, location = read_arguments(model, inputs), BlockLocation.of(model, stack.blocks[0])
@@ -103,7 +103,7 @@ def trace(
     settings = {"metrics": ", ".join(map(str, measures)), "stack": stack.words}
     settings |= refuse_broken(model, stack.blocks, tensors)
     if kinds := own_modes(modules):
-        settings["mode"] = f"evaluation, set without the train() that {', '.join(kinds)} has"
+        settings["mode"] = f"evaluation, set without calling the train() of {', '.join(kinds)}"
     masks = {"token_mask": mask.mask, "measured": measured}
     passed = [*enumerate(arguments.args), *arguments.kwargs.items()]
     mappings = [entry for entry in passed if isinstance(entry[1], Mapping)]
@@ -156,9 +156,9 @@ def trace_in_batches(
 @checked
 @dataclass(frozen=True, repr=False)
 class Trace(Tabular):
-    """Numbers by layer, sample and metric, and where they came from.
+    """Numbers by layer, sample and metric, and their provenance.
 
-    ``provenance`` is worked out when it is first read; see ``Provenance``.
+    ``provenance`` is computed when it is first read; see ``Provenance``.
     """
 
     columns: Columns
@@ -166,7 +166,7 @@ class Trace(Tabular):
 
     @classmethod
     def _of(cls, columns: Columns, finish: Callable[[], Provenance]) -> Self:
-        """A trace whose provenance has not been read."""
+        """A trace whose provenance is computed later."""
         unread = object.__new__(cls)
         vars(unread).update(columns=columns, _finish=finish)
         return unread
@@ -191,7 +191,7 @@ class Trace(Tabular):
 
     @property
     def result(self) -> "Result":
-        """The trace as what everything measured ends in; it can be written, drawn and printed."""
+        """The trace as a ``Result``, which can be written, drawn and printed."""
         from rankscope.results import Drawing, Result
 
         metrics = list(dict.fromkeys(self.columns["metric"]))
@@ -216,7 +216,7 @@ class Trace(Tabular):
 
     @property
     def _doubt(self) -> str:
-        """From which layer on figures of which samples are in doubt; nothing if none is."""
+        """The first layer and the samples whose figures are in doubt; empty if there are none."""
         doubts = self.columns.get("doubt", ())
         if not any(doubts):
             return ""
@@ -248,7 +248,7 @@ class Trace(Tabular):
         return card(title, *about, table(["layer", *metrics], rows), *doubt)
 
     def noted(self, notes: Mapping[str, str]) -> "Trace":
-        """The same trace with notes on where it came from."""
+        """The same trace with notes added to its provenance."""
         origin = replace(self.provenance, notes={**self.provenance.notes, **notes})
         return replace(self, provenance=origin)
 
@@ -263,15 +263,15 @@ class Trace(Tabular):
 
     @classmethod
     def joined(cls, traces: Sequence[Self], *, of_draws: bool = False) -> Self:
-        """Traces of one model on several batches as one, the samples numbered on.
+        """Traces of one model on several batches as one, with consecutive sample numbers.
 
-        What only some of them note, or note differently, is kept of each. ``of_draws`` joins those
-        of several networks that were drawn alike, each with samples of its own.
+        Differing notes are all kept. ``of_draws`` joins traces of several random networks of one
+        distribution, each with its own samples.
         """
         if not traces:
-            raise InputError("there is no trace to join; give at least one.")
+            raise InputError("there is no trace to join; pass at least one.")
         every = [part.columns for part in traces]
-        if any("doubt" in part for part in every):  # what says nothing of doubts has none
+        if any("doubt" in part for part in every):  # a trace without the column has no doubts
             every = [
                 {**part, "doubt": part.get("doubt", [False] * len(part["value"]))} for part in every
             ]
