@@ -41,7 +41,7 @@ class Sources:
     _specs: dict[str, Spec | None] = field(default_factory=dict, repr=False)
 
     def texts(self, text: str | Mapping[str, Any] | None, most: int) -> TextSamples:
-        """The first ``most`` texts of a file, of ``{ sentences = [...] }``, or of the bundled ones."""
+        """The first ``most`` texts of a file, of ``{ sentences = [...] }``, or the bundled ones."""
         key = (text if text is None or isinstance(text, str) else fingerprint(text), most)
         if key not in self._texts:
             if text is None:
@@ -137,6 +137,8 @@ class Sources:
             if sys.stdin is None:
                 raise InputError(f"{named} reads standard input, which is closed.")
             return sys.stdin.buffer.read().decode("utf-8-sig")
+        except InputError:
+            raise
         except FileNotFoundError as error:
             raise InputError(f"{named}: the file does not exist.") from error
         except OSError as error:

@@ -132,8 +132,9 @@ LEFT_OUT: Final = {
 Parts = Literal["steps", "paper", "identity", "theorems"]
 PARTS: Final = {
     "steps": "MLPs are removed with their norm and skip; without skips, no skip is left",
-    "paper": "as in the 2021 paper's code: MLPs are removed with their norm and skip, but LN(gelu(x) "
-    "+ x) stays in ALBERT, whose layers share weights; only the skips of attention are removed",
+    "paper": "as in the 2021 paper's code: MLPs are removed with their norm and skip, but "
+    "LN(gelu(x) + x) stays in ALBERT, whose layers share weights; of the skips only those of "
+    "attention are removed",
     "identity": "MLPs are replaced by the identity; their norm and skip stay",
     "theorems": "as steps, and without norms in all four variants",
 }

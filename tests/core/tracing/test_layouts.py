@@ -106,7 +106,7 @@ IDS = torch.arange(18).view(3, 6)
 
 def test_turned_token_ids_are_not_guessed_at():
     model = Embedding(turn=True)
-    with pytest.raises(InputError, match=r"\(6, 3, 8\) and input_ids has shape \(3, 6\).*layout="):
+    with pytest.raises(InputError, match=r"\(6, 3, 8\), and input_ids has shape \(3, 6\).*layout="):
         trace(model, IDS)
     said = trace(model, IDS, layout=TOKEN_FIRST)
     assert said.columns == trace(Embedding(), IDS).columns

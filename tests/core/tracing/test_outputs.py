@@ -74,7 +74,7 @@ def test_shape_decides_where_no_next_block_does(way, tokens):
     for model in (Model(*WAYS[way], layers=1), Model(*WAYS[way], between=torch.tanh)):
         traced = trace(model, x, metrics=["dispersion"])
         assert traced.columns["value"] == pytest.approx(by_hand(model, x), rel=1e-6)
-        assert "shaped like the input of the block" in traced.provenance.settings["tensor"]
+        assert "shaped like the block's input" in traced.provenance.settings["tensor"]
 
 
 def test_first_of_a_tuple_where_nothing_else_decides(tokens):
@@ -152,7 +152,7 @@ def test_a_next_block_that_takes_everything_proves_nothing(way, tokens):
             x = pick(block(x))
             expected += dispersion(x).tolist()
     assert traced.columns["value"] == pytest.approx(expected, rel=1e-6)
-    assert "the one that the next block takes " in traced.provenance.settings["tensor"]
+    assert "the one that the next block takes" in traced.provenance.settings["tensor"]
     assert "shape" not in traced.provenance.settings
 
 

@@ -344,7 +344,7 @@ def test_numbers_the_model_draws_itself():
     assert one == same
     assert one.columns != other.columns
     assert one.provenance != other.provenance
-    assert "drawn by the model itself" in one.provenance.settings["random numbers"]
+    assert "drawn by the model from the global state" in one.provenance.settings["random numbers"]
     assert "random numbers" not in trace(Scaled(1.0), X).provenance.settings
 
 

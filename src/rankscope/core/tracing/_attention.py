@@ -182,9 +182,7 @@ class _Seen(NamedTuple):
     def fault(self, query: float, key: float) -> LayerFault | None:
         """The fault for these largest entries; None if there is none."""
         double = self.dtype == torch.float64
-        most = torch.finfo(
-            torch.float64 if double else torch.float32
-        ).max  # the dtype in which kernels accumulate
+        most = torch.finfo(torch.float64 if double else torch.float32).max  # of kernels' sums
         if query * key * self.factor <= most:
             return None
         sizes = {"queries": query, "keys": key}
@@ -285,20 +283,16 @@ def unmapped(tensor: Tensor) -> Tensor:
 
 def _projected(*args: Any, **kwargs: Any) -> list[Tensor]:
     """Queries and keys by head, as PyTorch's attention computes them internally."""
-    arguments = _SIGNATURE.bind(*args, **kwargs).arguments
-    bias = arguments["in_proj_bias"]
-    if arguments.get(
-        "use_separate_proj_weight", False
-    ):  # the packed ones may be None or empty then
-        weights = (arguments["q_proj_weight"], arguments["k_proj_weight"])
+    named = _SIGNATURE.bind(*args, **kwargs).arguments
+    bias = named["in_proj_bias"]
+    if named.get("use_separate_proj_weight", False):  # the packed ones may be None or empty then
+        weights = (named["q_proj_weight"], named["k_proj_weight"])
     else:
-        weights = arguments["in_proj_weight"].chunk(3)[:2]
+        weights = named["in_proj_weight"].chunk(3)[:2]
     biases = (None, None) if bias is None else bias.chunk(3)[:2]
     return [
-        linear(x, weight, shift).unflatten(-1, (arguments["num_heads"], -1))
-        for x, weight, shift in zip(
-            (arguments["query"], arguments["key"]), weights, biases, strict=True
-        )
+        linear(x, weight, shift).unflatten(-1, (named["num_heads"], -1))
+        for x, weight, shift in zip((named["query"], named["key"]), weights, biases, strict=True)
     ]
 
 

@@ -45,11 +45,9 @@ class Call:
         names = list(_NAMES)
         if len(args) > len(names):
             names += list(inspect.signature(function).parameters)[len(names) :]
-        arguments = {**dict(zip(names, args, strict=False)), **named}
-        module, query, key, value = (arguments.pop(required) for required in _NAMES[:4])
-        return cls(
-            name, module, query, key, value, arguments.pop("attention_mask", None), arguments
-        )
+        values = {**dict(zip(names, args, strict=False)), **named}
+        module, query, key, value = (values.pop(required) for required in _NAMES[:4])
+        return cls(name, module, query, key, value, values.pop("attention_mask", None), values)
 
     def option(self, name: str) -> Any:
         """An option; None if it is missing or switched off."""

@@ -71,9 +71,7 @@ def _largest_stack(model: nn.Module) -> str:
     if len(stacks) == 1 and any(True for stack in stacks.values() for _ in stack.parameters()):
         return next(iter(stacks))  # spares a walk through all parameters
     sizes = {name: sum(p.numel() for p in stack.parameters()) for name, stack in stacks.items()}
-    best = max(
-        sizes, key=lambda name: sizes[name], default=""
-    )  # of equals the first, outermost one
+    best = max(sizes, key=lambda name: sizes[name], default="")  # of equals the outermost
     if not sizes.get(best):
         raise BlocksNotFoundError(
             f"{type(model).__name__} has no stack of blocks that can be detected; name it: "

@@ -257,10 +257,7 @@ class Description:
         return words
 
     def _class(self, kind: type) -> list[Any]:
-        if kind.__module__.partition(".")[0] in (
-            "builtins",
-            "rankscope",
-        ):  # identified by their version
+        if kind.__module__.partition(".")[0] in ("builtins", "rankscope"):  # known by version
             return [_name(kind)]
         bases = [self.of(base) for base in kind.__bases__]
         values = [v.__code__ if type(v) is FunctionType else v for v in vars(kind).values()]

@@ -61,7 +61,7 @@ def candidates(value: Any, axes: int = 3) -> list[Candidate]:
             "name blocks that take and return hidden states."
         )
     for wanted in (axes, 3):
-        fitting = [candidate for candidate in tensors if candidate.raw.ndim == wanted]
+        fitting = [state for state in tensors if state.raw.ndim == wanted]
         if fitting:
             return fitting
     return tensors
@@ -146,17 +146,15 @@ class OutputChoice:
         """The hidden states if there is nothing to decide, or it has been decided; else None."""
         if self._option is not None:
             return Candidate((), by_option(output, self._option))
-        for candidate in _real_tensors(output) if self._key is not None else ():
-            if candidate.key == self._key:
-                return candidate
+        for state in _real_tensors(output) if self._key is not None else ():
+            if state.key == self._key:
+                return state
         tensors = candidates(output)
         return tensors[0] if len(tensors) == 1 else None
 
     def going_on(self, output: Any, chosen: Candidate) -> list[Tensor]:
         """The tensors from which the next block's input must be computed; with a function, all."""
-        every = (
-            [candidate.raw for candidate in _real_tensors(output)] if callable(self._option) else []
-        )
+        every = [state.raw for state in _real_tensors(output)] if callable(self._option) else []
         return [chosen.raw, *every]
 
     def among(
@@ -165,39 +163,28 @@ class OutputChoice:
         """Decide among several, from the input of the next block, if there is one, and the shape of
         layer 0. A block that takes all of them is no evidence, one that takes none is little.
         """
-        used = [
-            candidate
-            for candidate in open_.candidates
-            if any(is_same(candidate.tensor, tensor) for tensor in taken or ())
-        ]
+        every = open_.candidates
+        used = [state for state in every if any(is_same(state.tensor, x) for x in taken or ())]
         if not used:
             if len(open_.like) == 1:
-                return self._decided(
-                    open_.like[0], "the only one shaped like the input of the block"
-                )
-            rivals = open_.like or open_.candidates
-            if taken is None and (
-                usual := [candidate for candidate in rivals if candidate.is_usual]
-            ):
+                return self._decided(open_.like[0], "the only one shaped like the block's input")
+            rivals = open_.like or every
+            if taken is None and (usual := [state for state in rivals if state.is_usual]):
                 return self._decided(usual[0], "where hidden states usually are")
             raise _several(rivals)
-        if all(is_same(used[0].tensor, candidate.tensor) for candidate in used[1:]):
+        if all(is_same(used[0].tensor, state.tensor) for state in used[1:]):
             return self._decided(used[0], "what the next block takes")
-        like = [candidate for candidate in used if candidate.tensor.shape == first_shape]
+        like = [state for state in used if state.tensor.shape == first_shape]
         if len(like) == 1:
-            return self._decided(
-                like[0], "the one that the next block takes and that is shaped like layer 0"
-            )
-        named = [
-            candidate for candidate in like if candidate.key and candidate.key[-1] in _USUAL_NAMES
-        ]
+            return self._decided(like[0], "the one that the next block takes, like layer 0")
+        named = [state for state in like if state.key and state.key[-1] in _USUAL_NAMES]
         if len(named) == 1:
             return self._decided(named[0], "the one that the next block takes under the usual name")
         raise _several(like or used)
 
-    def _decided(self, candidate: Candidate, why: str) -> Candidate:
-        self._key, self.words = candidate.key, f"{candidate.path}: {why}"
-        return candidate
+    def _decided(self, state: Candidate, why: str) -> Candidate:
+        self._key, self.words = state.key, f"{state.path}: {why}"
+        return state
 
 
 def _several(rivals: Sequence[Candidate]) -> InputError:
@@ -216,14 +203,12 @@ class OpenChoice:
 
     def __init__(self, output: Any, input_shape: torch.Size) -> None:
         self.candidates = candidates(output, len(input_shape))
-        self.like = [
-            candidate for candidate in self.candidates if candidate.tensor.shape == input_shape
-        ]
-        self._copies = {candidate.key: candidate.tensor.clone() for candidate in self.candidates}
+        self.like = [state for state in self.candidates if state.tensor.shape == input_shape]
+        self._copies = {state.key: state.tensor.clone() for state in self.candidates}
 
-    def as_made(self, candidate: Candidate) -> Tensor:
+    def as_made(self, state: Candidate) -> Tensor:
         """A copy of what the block returned."""
-        return self._copies[candidate.key]
+        return self._copies[state.key]
 
 
 class OperationWatch(TorchFunctionMode):
@@ -313,7 +298,7 @@ class BlockArguments:
             self._names, values = [], [*args, kwargs]
         tensors = candidates(values, 0)
         every = list(_real_tensors(values))
-        self.tensors = [candidate for candidate in every if candidate.raw.ndim in (2, 3)] or tensors
+        self.tensors = [state for state in every if state.raw.ndim in (2, 3)] or tensors
 
     def name(self, key: Key) -> int | str:
         """The name of an argument, or its index."""
@@ -322,15 +307,11 @@ class BlockArguments:
 
     def at(self, key: Key) -> Candidate | None:
         """The tensor with this path."""
-        return next((candidate for candidate in self.tensors if candidate.key == key), None)
+        return next((state for state in self.tensors if state.key == key), None)
 
     def named(self, name: int | str) -> list[Candidate]:
         """The tensors with a name or an index."""
-        return [
-            candidate
-            for candidate in self.tensors
-            if name in (self.name(candidate.key), *candidate.key[:2])
-        ]
+        return [state for state in self.tensors if name in (self.name(state.key), *state.key[:2])]
 
 
 Stream = int | str
@@ -358,7 +339,7 @@ class StreamChoice:
         elif isinstance(block, nn.TransformerEncoderLayer | nn.TransformerDecoderLayer):
             named = taken.tensors[:1]
         if self._option is not None and len(named) != 1:
-            names = ", ".join(repr(taken.name(candidate.key)) for candidate in taken.tensors)
+            names = ", ".join(repr(taken.name(state.key)) for state in taken.tensors)
             raise InputError(
                 f"stream={self._option!r} matches {len(named)} of the tensors that the first block "
                 f"takes ({names}); pass the name or the index of one."
@@ -373,45 +354,40 @@ class StreamChoice:
     def go_on(self, taken: BlockArguments, previous: Candidate, flow: Flow) -> Candidate | None:
         """The hidden states among the arguments of a later block; they also decide layer 0.
 
-        ``previous`` is the output of the block before. The result is None if no argument was
-        computed from it.
+        None if no argument was computed from the ``previous`` output.
         """
-        reached = [candidate for candidate in taken.tensors if flow.reaches(candidate.raw)]
+        reached = [state for state in taken.tensors if flow.reaches(state.raw)]
         if not reached:
             return None
-        same = [candidate for candidate in reached if candidate.raw is previous.raw]
+        same = [state for state in reached if state.raw is previous.raw]
         if self.key is not None:
-            mine = [candidate for candidate in reached if candidate.key == self.key]
+            mine = [state for state in reached if state.key == self.key]
             if len(self.key) == 1:  # the whole output may be passed on in place of one tensor
-                mine += [candidate for candidate in same if candidate.key[:1] == self.key]
+                mine += [state for state in same if state.key[:1] == self.key]
             if not mine:
                 raise self._unknown(reached, taken)
             return mine[0]
-        like = [
-            candidate for candidate in reached if candidate.tensor.shape == previous.tensor.shape
-        ]
+        like = [state for state in reached if state.tensor.shape == previous.tensor.shape]
         rivals = same or like or reached
-        self._decide([candidate.key for candidate in rivals])
+        self._decide([state.key for state in rivals])
         return rivals[0]
 
     def end(self, shape: torch.Size) -> None:
         """Decide if there is only one block, whose output has this shape."""
         assert self._first is not None
-        like = [
-            candidate.key for candidate in self._first.tensors if candidate.tensor.shape == shape
-        ]
-        self._decide(like or [candidate.key for candidate in self._first.tensors])
+        like = [state.key for state in self._first.tensors if state.tensor.shape == shape]
+        self._decide(like or [state.key for state in self._first.tensors])
 
     def _decide(self, keys: Sequence[Key]) -> None:
         assert self._first is not None
-        firsts = [candidate for key in keys if (candidate := self._first.at(key)) is not None]
+        firsts = [state for key in keys if (state := self._first.at(key)) is not None]
         if len(_distinct(firsts)) != 1:
             raise self._unknown(firsts or self._first.tensors, self._first)
         self.key, name = firsts[0].key, self._first.name(firsts[0].key)
         self.words, self._first = f"argument {name!r}: passed from block to block", None
 
     def _unknown(self, rivals: Sequence[Candidate], taken: BlockArguments) -> InputError:
-        names = [repr(taken.name(candidate.key)) for candidate in rivals]
+        names = [repr(taken.name(state.key)) for state in rivals]
         return InputError(
             "a block takes several tensors that can be its hidden states, and it is unclear which "
             f"of them is layer 0: {', '.join(names)}; choose one: stream={names[-1]}."
@@ -420,4 +396,4 @@ class StreamChoice:
 
 def _distinct(tensors: Sequence[Candidate]) -> list[Candidate]:
     """Without repetitions of the same tensor."""
-    return list({id(candidate.raw): candidate for candidate in reversed(tensors)}.values())[::-1]
+    return list({id(state.raw): state for state in reversed(tensors)}.values())[::-1]

@@ -30,11 +30,8 @@ def read_arguments(model: nn.Module, inputs: Any) -> ModelArguments:
     named = dict(inputs) if isinstance(inputs, Mapping) else {}
     placed = () if isinstance(inputs, Mapping) else inputs
     placed = (placed,) if isinstance(placed, Tensor) else placed
-    args = tuple(copy_caches(argument) if is_cache(argument) else argument for argument in placed)
-    kwargs = {
-        name: copy_caches(argument) if is_cache(argument) else argument
-        for name, argument in named.items()
-    }
+    args = tuple(copy_caches(x) if is_cache(x) else x for x in placed)
+    kwargs = {name: copy_caches(x) if is_cache(x) else x for name, x in named.items()}
     if isinstance(model, Network):
         try:
             bound = dict(inspect.signature(model.forward).bind(*args, **kwargs).arguments)
@@ -90,9 +87,7 @@ def _ids(arguments: Mapping[str, Any], *, decoder: bool) -> Ids | None:
     prefix = "decoder_" if decoder else ""
     usual = (f"{prefix}input_ids", f"{prefix}inputs_embeds")
     integers = [name for name, value in arguments.items() if _is_ids(name, value)]
-    reals = [
-        name for name, value in arguments.items() if _is_real(name, value) and name not in usual
-    ]
+    reals = [name for name, x in arguments.items() if _is_real(name, x) and name not in usual]
     if reals and not decoder:  # images or audio next to text: the blocks may process either
         value = arguments[reals[0]]
         lone = value.ndim == 3 and not integers and len(reals) == 1

@@ -59,12 +59,12 @@ class LayoutChoice(OperationWatch):
         option: Layout | None,
         model_type: str | None,
         ids: Ids | None,
-        arguments: Mapping[str, Any],
+        inputs: Mapping[str, Any],
     ) -> None:
         super().__init__()
         self._option, self._model_type, self._ids = option, model_type, ids
         self._is_ours, self._first = isinstance(model, Network), stack[0]
-        tensors = [value for value in arguments.values() if isinstance(value, Tensor)]
+        tensors = [value for value in inputs.values() if isinstance(value, Tensor)]
         shapes = [tensor.shape for tensor in tensors if tensor.ndim and not tensor.is_nested]
         self._sizes = [{shape[0] for shape in shapes}, {n for shape in shapes for n in shape[:2]}]
         self._inputs: list[Tensor] = []
@@ -143,9 +143,7 @@ class LayoutChoice(OperationWatch):
             dim = named.get("dim", args[1] if len(args) > 1 else None)
             axes = [axis % x.ndim for axis in ([dim] if isinstance(dim, int) else dim or ())]
             self._look_along(name, x, axes)
-        elif any(
-            tensor.ndim > 2 for tensor in tensors_in((args, named))
-        ):  # otherwise only weights are involved
+        elif any(tensor.ndim > 2 for tensor in tensors_in((args, named))):  # not only weights
             mapped = name == "matmul" and args[1].ndim < 3
             of = getattr(getattr(func, "__self__", None), "__name__", "")  # of a property
             turned = name == "get" and of in ("T", "mT", "H", "mH")
@@ -252,14 +250,12 @@ class LayoutChoice(OperationWatch):
         self._decide(token_first=False, why=f"the axes of {ids.name}")
 
     def _unseen(self, hidden: Tensor) -> InputError:
-        two_axes = (
-            " (which takes two axes as the tokens of one sequence)" if hidden.ndim == 2 else ""
-        )
+        single = " (which takes two axes as the tokens of one sequence)" * (hidden.ndim == 2)
         square = hidden.ndim == 3 and hidden.shape[0] == hidden.shape[1]
         equal = ", as many samples as tokens" if square else ""
         return InputError(
             f"the blocks take {tuple(hidden.shape)}{equal}, and nothing in the first block "
-            f"shows which axis is the tokens, so its layout is unknown; {_SETTLE[:-1]}{two_axes}. "
+            f"shows which axis is the tokens, so its layout is unknown; {_SETTLE[:-1]}{single}. "
             "The last axis must be the features."
         )
 

@@ -32,62 +32,56 @@ class MaskReading(NamedTuple):
 
 
 def choose_mask(
-    token_mask: Tensor | None, arguments: Mapping[str, Any], location: BlockLocation
+    token_mask: Tensor | None, inputs: Mapping[str, Any], location: BlockLocation
 ) -> MaskReading:
-    """Which tokens are real, as specified, or as inferred for the blocks at this location."""
+    """Which tokens are real: as specified, or inferred for the blocks at this location."""
     if token_mask is not None:
         return MaskReading(token_mask, "token_mask, as specified")
-    mask = read_mask(arguments, decoder=location.is_decoder, model_type=location.model_type)
-    if location.sees_other_input(arguments):
-        return MaskReading(
-            None, "none: the mask applies to the text, not to the input of these blocks"
-        )
+    mask = read_mask(inputs, decoder=location.is_decoder, model_type=location.model_type)
+    if location.sees_other_input(inputs):
+        return MaskReading(None, "none: the mask applies to the text, not to these blocks' input")
     return mask
 
 
-def read_mask(
-    arguments: Mapping[str, Any], *, decoder: bool, model_type: str | None
-) -> MaskReading:
+def read_mask(inputs: Mapping[str, Any], *, decoder: bool, model_type: str | None) -> MaskReading:
     """The mask among a model's inputs that applies to the tokens of these blocks."""
-    token_mask = arguments.get("token_mask")
+    token_mask = inputs.get("token_mask")
     if isinstance(token_mask, Tensor) and token_mask.dtype == torch.bool:
         return MaskReading(token_mask, "token_mask among the inputs: True is a token")
     name = "decoder_attention_mask" if decoder else "attention_mask"
-    _refuse_several(name, arguments)
-    attention = arguments.get(name)
+    _refuse_several(name, inputs)
+    attention = inputs.get(name)
     if isinstance(attention, Tensor):
         if attention.ndim > 2:
             return _of_pairs(name, attention)
-        ids = ids_among(arguments, decoder=decoder)
+        ids = ids_among(inputs, decoder=decoder)
         if attention.ndim == 2 and model_type is None and _may_be_of_pairs(attention, ids):
             return _of_square(name, attention, ids)
-        return _of_new_tokens(_of_tokens(name, attention), arguments, decoder=decoder)
+        return _of_new_tokens(_of_tokens(name, attention), inputs, decoder=decoder)
     for name in ("tgt_key_padding_mask" if decoder else "src_key_padding_mask", "key_padding_mask"):
-        if isinstance(padding := arguments.get(name), Tensor):
+        if isinstance(padding := inputs.get(name), Tensor):
             if padding.dtype == torch.bool:
                 return MaskReading(~padding, f"{name}: True is padding")
             return _added(name, padding)
     for name in _EITHER_WAY:
-        if not decoder and isinstance(padding := arguments.get(name), Tensor):
+        if not decoder and isinstance(padding := inputs.get(name), Tensor):
             if (name, model_type) != ("input_mask", "xlnet"):
                 raise InputError(
                     f"{name} marks padding in some models and tokens in others; {_SAY}"
                 )
             return MaskReading(padding == 0, f"{name}: 1 is padding, as in XLNet")
     if not decoder:  # other masks apply to the encoder's tokens
-        _refuse_unread(arguments, model_type)
+        _refuse_unread(inputs, model_type)
     return MaskReading(None, "none: every position is a token")
 
 
-def _refuse_several(name: str, arguments: Mapping[str, Any]) -> None:
+def _refuse_several(name: str, inputs: Mapping[str, Any]) -> None:
     """Raise if there are two texts, such as a question and a passage, each with a mask."""
     alike = [
-        argument
-        for argument, value in arguments.items()
-        if argument.endswith(name) and isinstance(value, Tensor) and value.ndim == 2
-        if not (
-            name == "attention_mask" and argument.startswith(("decoder_", "cross_", "encoder_"))
-        )
+        other
+        for other, value in inputs.items()
+        if other.endswith(name) and isinstance(value, Tensor) and value.ndim == 2
+        if not (name == "attention_mask" and other.startswith(("decoder_", "cross_", "encoder_")))
     ]
     if len(alike) > 1:
         raise InputError(
@@ -96,17 +90,17 @@ def _refuse_several(name: str, arguments: Mapping[str, Any]) -> None:
         )
 
 
-def _refuse_unread(arguments: Mapping[str, Any], model_type: str | None) -> None:
+def _refuse_unread(inputs: Mapping[str, Any], model_type: str | None) -> None:
     """Raise for zeros and ones under a name that does not determine their meaning.
 
     Integers may be token types; in models of Transformers, only names identify masks.
     """
     tensors = {
         name: value
-        for name, value in arguments.items()
+        for name, value in inputs.items()
         if isinstance(value, Tensor) and value.layout == torch.strided and not value.is_nested
     }
-    ids = ids_among(arguments, decoder=False)
+    ids = ids_among(inputs, decoder=False)
     for name, value in tensors.items():
         if value.ndim != 2 or len(tensors) == 1 or any(word in name for word in _OF_SOMETHING_ELSE):
             continue
@@ -157,10 +151,10 @@ def _of_tokens(name: str, mask: Tensor) -> MaskReading:
 
 
 def _of_new_tokens(
-    reading: MaskReading, arguments: Mapping[str, Any], *, decoder: bool
+    reading: MaskReading, inputs: Mapping[str, Any], *, decoder: bool
 ) -> MaskReading:
     """With a cache, a mask begins with its tokens, and may include slots that are still empty."""
-    ids = ids_among(arguments, decoder=decoder)
+    ids = ids_among(inputs, decoder=decoder)
     if reading.mask is None or ids is None or ids.past is None:
         return reading
     past, width, end = ids.past, reading.mask.shape[-1], ids.past + ids.tokens
@@ -213,17 +207,11 @@ class TokenChoice:
         self, mask: MaskReading, measured: Tensor | None, ids: Ids | None, model_type: str | None
     ) -> None:
         # On the host, so that using them while the model runs needs no GPU synchronisation.
-        token_mask, key_mask = (
-            _checked(mask.mask, "token_mask"),
-            _checked(mask.key_mask, "token_mask"),
-        )
+        tokens, keys = _checked(mask.mask, "token_mask"), _checked(mask.key_mask, "token_mask")
         self._past = past = None if ids is None else ids.past
-        if token_mask is not None and ids and past and token_mask.shape[-1] == past + ids.tokens:
-            token_mask, key_mask = (
-                token_mask[..., past:],
-                token_mask,
-            )  # includes the tokens in the cache
-        self._mask, self._mask_of_keys = token_mask, token_mask if key_mask is None else key_mask
+        if tokens is not None and ids and past and tokens.shape[-1] == past + ids.tokens:
+            tokens, keys = tokens[..., past:], tokens  # it includes the tokens in the cache
+        self._mask, self._mask_of_keys = tokens, tokens if keys is None else keys
         self._measured = _checked(measured, "measured")
         self._ids = ids if ids is not None and ids.are_ids else None
         self._model_type = model_type
@@ -255,9 +243,8 @@ class TokenChoice:
         key = (hidden.shape[0], hidden.shape[1], hidden.device)
         if key not in self._masks_by_shape:
             mask = self._find((hidden.shape[0], hidden.shape[1]))
-            self._masks_by_shape[key] = (
-                None if mask is None else mask.to(hidden.device, non_blocking=True)
-            )
+            mask = None if mask is None else mask.to(hidden.device, non_blocking=True)
+            self._masks_by_shape[key] = mask
         return self._masks_by_shape[key]
 
     def _find(self, shape: tuple[int, int]) -> Tensor | None:

@@ -155,12 +155,8 @@ class Recorder:
         self._calls = Calls(blocks)
         self._input_shape = torch.Size()  # of the input of the running block
         self._first_shape = torch.Size()  # of layer 0
-        self._shapes: dict[
-            torch.Size, int
-        ] = {}  # tokens and features, and the first layer with them
-        self._firsts: dict[
-            hidden_states.Key, Tensor
-        ] = {}  # candidates for layer 0, until it is decided
+        self._shapes: dict[torch.Size, int] = {}  # tokens and features, and their first layer
+        self._firsts: dict[hidden_states.Key, Tensor] = {}  # candidates for layer 0
         self._previous: hidden_states.Candidate | None = None  # the output of the previous block
         self._open: hidden_states.OpenChoice | None = None  # several tensors, while undecided
         self._flow = hidden_states.Flow()
@@ -248,9 +244,7 @@ class Recorder:
         """A later block: it takes the output of the previous one, or something computed from it."""
         previous = self._previous
         usual = self._open is None and self._stream.key in ((0,), (0, 0))
-        if (
-            usual and previous is not None and args and args[0] is previous.raw
-        ):  # as most blocks take it
+        if usual and previous is not None and args and args[0] is previous.raw:  # in most models
             self._input_shape = previous.tensor.shape
             return previous.tensor
         taken = hidden_states.BlockArguments(block, args, kwargs)

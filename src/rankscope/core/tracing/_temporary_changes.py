@@ -96,9 +96,7 @@ class TemporaryChanges:
 
     def undo_later(self, undo: Undo) -> None:
         """Call ``undo`` at the end."""
-        assert self._entered == 4, (
-            "use with TemporaryChanges() as changes, changes, changes, changes"
-        )
+        assert self._entered == 4, "use with TemporaryChanges() as changes, changes, changes, ..."
         self._undo.append(undo)
 
     def _alone(self, call: Callable[[], object]) -> None:
