@@ -238,7 +238,7 @@ def _copied(pieces: Sequence[Tensor], device: torch.device) -> Iterator[bytes]:
         start += len(piece)
 
 
-# Numbers that are none.
+# Values that are not finite.
 
 
 def refuse_broken(
@@ -267,7 +267,7 @@ def refuse_broken(
             raise InputError(
                 f"layer {layers[name]}, {name} is {tensors[name][tuple(first)].item()} at {first} "
                 f"({int(bad.sum())} of {bad.numel()} entries are not finite), so nothing after it "
-                "can be measured; load the weights again, or look where training broke down."
+                "can be measured; reload the weights, or find where training diverged."
             )
     settings = {"not finite": ", ".join(broken)} if broken else {}
     elsewhere = sum(tensor.is_meta for tensor in tensors.values())
