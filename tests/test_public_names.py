@@ -36,7 +36,7 @@ NAMES = {
         printable reading save steps token_map trajectories
     """,
     "rankscope.core.masks": """
-        BigBird BlockLocal Causal Columns Dilated EdgeList Edges Explicit Fixed Full
+        BigBird BlockLocal Causal Dilated EdgeList Edges Explicit Fixed Full GlobalColumns
         Intersection LengthMask Mask OffsetMask Prefix Random Spans Star Strided Union Window
         as_mask causal_window from_edges intersection union window
     """,
@@ -61,7 +61,7 @@ NAMES = {
         sample_paths top_paths truncate truncations
     """,
     "rankscope.core.prediction": """
-        Band Outcome Prediction measured_gradients predict
+        Band PredictedOutcome Prediction measured_gradients predict
     """,
     "rankscope.show.report": """
         Chart Report Section Table notebook page show to_json write write_html write_overview

@@ -480,14 +480,14 @@ def _depth_bound(name: str, title: str, definition: str) -> Metric:
     return _size(name, title, "bound on ‖res(X)‖", meaning, definition, "down")
 
 
-# Bounds and their ingredients, in the composite norm around the best center.
+# Bounds and their ingredients, in the composite norm around the optimal center.
 _BOUNDS: Final = (
     _size(
         "input_residual",
         "Residual before the layer",
         "r",
         f"{_SMALLER}; grows with their size",
-        "The residual of a layer's input, in the composite norm around the best center.",
+        "The residual of a layer's input, in the composite norm around the optimal center.",
         "down",
     ),
     _size(

@@ -97,7 +97,7 @@ def from_rows(names: Sequence[str], rows: Iterable[Sequence[Any]]) -> pl.DataFra
     return frame(columns)
 
 
-def _from_pandas(given: Any) -> pl.DataFrame:
+def _from_pandas(table: Any) -> pl.DataFrame:
     """A pandas frame as a table; a gap is null, but NaN stays NaN where numbers are real."""
 
     def entries(column: Any, kind: type[pl.DataType] | None) -> Iterator[Any]:
@@ -111,8 +111,8 @@ def _from_pandas(given: Any) -> pl.DataFrame:
     try:
         return pl.DataFrame(
             [
-                pl.Series(str(name), list(entries(given[name], kind)), dtype=kind)
-                for name, kind in ((name, COLUMNS.get(name)) for name in given.columns)
+                pl.Series(str(name), list(entries(table[name], kind)), dtype=kind)
+                for name, kind in ((name, COLUMNS.get(name)) for name in table.columns)
             ]
         )
     except (*_UNREADABLE, AttributeError, TypeError, ValueError, OverflowError) as error:
@@ -126,18 +126,18 @@ FROM_PANDAS[:] = [_from_pandas]
 @checked
 def stack(tables: Iterable[pl.DataFrame]) -> pl.DataFrame:
     """Concatenate tables; columns that a table lacks are null."""
-    given = list(tables)
-    if not given:
+    parts = list(tables)
+    if not parts:
         raise InputError("there is no table to stack; give at least one.")
-    for table in given:
+    for table in parts:
         check_kinds(table)
     try:
-        whole = pl.concat(given, how="diagonal")
+        stacked = pl.concat(parts, how="diagonal")
     except pl.exceptions.PolarsError as error:
         raise InputError(f"these tables do not go together: {error}") from None
-    if "doubt" in whole.columns:
-        whole = whole.with_columns(pl.col("doubt").fill_null(False))
-    return whole.select([name for name in COLUMNS if name in whole.columns])
+    if "doubt" in stacked.columns:
+        stacked = stacked.with_columns(pl.col("doubt").fill_null(False))
+    return stacked.select([name for name in COLUMNS if name in stacked.columns])
 
 
 @checked
@@ -199,8 +199,8 @@ def summary(table: pl.DataFrame) -> pl.DataFrame:
             f"got the columns {', '.join(table.columns) or 'none'}; expected metric and value."
         )
     check_kinds(table)
-    kept = ("sample", "head", "value", "error", "doubt")
-    keys: list[Any] = [name for name in table.columns if name not in kept]
+    not_keys = ("sample", "head", "value", "error", "doubt")
+    keys: list[Any] = [name for name in table.columns if name not in not_keys]
     value, head = pl.col("value"), pl.col("head")
     statistics = [value.len().alias("count"), value.mean().alias("mean")]
     for name, part in (("low", 0.1), ("median", 0.5), ("high", 0.9)):
@@ -333,11 +333,11 @@ def _at_layer(
         return rows
     if layer is None:
         return rows.filter(depth == depth.max().over(["run", *along]))
-    kept = rows.filter(depth == layer)
-    if not kept.height:
+    at_layer = rows.filter(depth == layer)
+    if not at_layer.height:
         first, last = rows.select(depth.min(), depth.max().alias("last")).row(0)
         raise InputError(f"no run has layer {layer}; layers range from {first} to {last}.")
-    return kept
+    return at_layer
 
 
 def _each_run_once(rows: pl.DataFrame, by: Sequence[str]) -> pl.DataFrame:

@@ -32,7 +32,7 @@ def test_cases_called_alike_are_numbered():
 
 
 def test_no_model_and_unknown_models_are_refused():
-    with pytest.raises(InputError, match="no model to try"):
+    with pytest.raises(InputError, match="no models are given"):
         by_name([])
     with pytest.raises(InputError, match="nonsense is not built in; choose bert-base"):
         built_in("bert-base", "nonsense")

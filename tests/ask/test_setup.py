@@ -42,8 +42,8 @@ def test_what_is_not_said_has_bert_base_s_shape() -> None:
 
 
 REFUSED = [
-    ({"at_init": True}, "--at-init is about a MODEL", "at_init is about a model"),
-    ({"ids": "ids.txt"}, "--ids is about a MODEL", "ids is about a model"),
+    ({"at_init": True}, "--at-init needs a MODEL", "at_init needs a model"),
+    ({"ids": "ids.txt"}, "--ids needs a MODEL", "ids needs a model"),
     (
         {"model": "gpt2", "at_init": True, "norm_place": "pre"},
         "--norm-place describes a random network, but a MODEL was named",
@@ -52,8 +52,8 @@ REFUSED = [
     ({"model": "gpt2"}, "add --at-init", "add at_init = true"),
     (
         {"model": "a/b", "at_init": True, "pickled": True},
-        "--pickled is about pretrained weights, and --at-init draws new ones",
-        "pickled is about pretrained weights, and at_init draws new ones",
+        "--pickled applies to pretrained weights, and --at-init draws new ones",
+        "pickled applies to pretrained weights, and at_init draws new ones",
     ),
     (
         {"model": "a/b", "ids": "a", "text": "b"},
@@ -62,8 +62,8 @@ REFUSED = [
     ),
     (
         {"model": "a/b", "ids": "a", "tokenizer": "c/d"},
-        "--tokenizer has no use: --ids are tokens already",
-        "tokenizer has no use: ids are tokens already",
+        "--tokenizer has no effect: --ids are tokens already",
+        "tokenizer has no effect: ids are tokens already",
     ),
     ({"length": 2}, "--length 2 is out of range", "length=2 is out of range"),
     ({"samples": 0}, "--samples 0 is out of range", "samples=0 is out of range"),
@@ -71,8 +71,8 @@ REFUSED = [
     ({"heads": 0}, "--heads 0", "heads=0"),
     ({"norm": "batch"}, "--norm batch is unknown", "norm='batch' is unknown"),
     ({"device": "warp"}, "--device warp is unknown", "device='warp' is unknown"),
-    ({"text": "gone.txt"}, "--text gone.txt: there is no", "text gone.txt: there is no"),
-    ({"without": "head"}, "a network has no part 'head'", "a network has no part 'head'"),
+    ({"text": "gone.txt"}, "--text gone.txt: the file does", "text gone.txt: the file does not"),
+    ({"without": "head"}, "'head' is not a part of a network", "'head' is not a part of a network"),
 ]  # fmt: skip
 
 
@@ -94,14 +94,14 @@ def test_a_refusal_is_in_the_words_of_whoever_asks(said, on_the_command_line, in
     ],
 )
 def test_what_changes_nothing_is_refused_unless_an_axis_may_change_it(said, asks) -> None:
-    with pytest.raises(InputError, match="changes nothing"):
+    with pytest.raises(InputError, match="has no effect"):
         Setup.of(said, asks, Sources(dialect=COMMAND_LINE))
     assert Setup.of(said, asks)
 
 
 def test_what_a_question_leaves_out_by_itself_is_described_by_nobody() -> None:
     for dialect, add in ((COMMAND_LINE, "add --without=''"), (GRID, 'add without = ""')):
-        with pytest.raises(InputError, match=f"norm changes nothing.*{add} to keep"):
+        with pytest.raises(InputError, match=f"norm has no effect.*{add} to keep"):
             Setup.of({"norm": "rms"}, Asks(without="skip,mlp,norm"), Sources(dialect=dialect))
 
 

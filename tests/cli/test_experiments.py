@@ -169,7 +169,7 @@ def test_an_option_without_use_is_refused_with_what_there_is(refuses, arguments,
 )
 def test_figures_about_all_tokens_leave_none_out(refuses, arguments, why) -> None:
     said = refuses(*arguments, "--no-special-tokens")
-    assert "--no-special-tokens is not for " in said
+    assert "--no-special-tokens is not available for " in said
     assert why in said
 
 

@@ -180,6 +180,6 @@ def test_a_text_that_is_not_there_is_noticed_before_a_model_is_loaded(
 ) -> None:
     monkeypatch.setattr("rankscope.models.families.load", lambda *_, **__: pytest.fail("loaded"))
     for option in ("--text", "--ids"):
-        assert f"{option} nope.txt: there is no such file" in refuses(
+        assert f"{option} nope.txt: the file does not exist" in refuses(
             "trace", protein, option, "nope.txt"
         )

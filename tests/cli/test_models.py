@@ -77,11 +77,11 @@ def test_texts_longer_than_the_positions(refuses, wordy: str, tmp_path: Path) ->
 @pytest.mark.parametrize(
     ("options", "says"),
     [
-        (["--seed=5"], "--seed 5 changes nothing"),
-        (["--seed=0"], "--seed 0 changes nothing"),
+        (["--seed=5"], "--seed 5 has no effect"),
+        (["--seed=0"], "--seed 0 has no effect"),
         (["--layers=12"], "--layers describes a random network"),
         (["--init=bert"], "--init describes a random network"),
-        (["--at-init", "--pickled"], "--pickled is about pretrained weights"),
+        (["--at-init", "--pickled"], "--pickled applies to pretrained weights"),
     ],
 )
 def test_what_says_nothing_about_a_model_is_refused(refuses, wordy, options, says) -> None:
@@ -90,7 +90,7 @@ def test_what_says_nothing_about_a_model_is_refused(refuses, wordy, options, say
 
 @pytest.mark.parametrize("option", ["--at-init", "--pickled"])
 def test_what_is_about_a_model_needs_one(refuses, option) -> None:
-    assert f"{option} is about a MODEL, and none was named" in refuses("trace", option)
+    assert f"{option} needs a MODEL, and none was named" in refuses("trace", option)
 
 
 def test_a_seed_is_of_use_where_something_is_drawn(rankscope, wordy: str, seeing: str) -> None:
@@ -109,7 +109,7 @@ def test_a_model_that_sees_is_told_so(rankscope, refuses, seeing: str) -> None:
     assert "images of noise" in trace_seeing(rankscope, seeing)["provenance"]["input"]
     Path("text.txt").write_text("A rose is a rose.")
     for option in ("--length=12", "--text=text.txt"):
-        assert "sees images" in refuses("trace", seeing, option)
+        assert "reads images" in refuses("trace", seeing, option)
 
 
 def test_random_masks_follow_the_seed(rankscope, wordy: str) -> None:

@@ -1,6 +1,7 @@
 """Questions of any model: the same answers as of its network, whatever form the inputs have."""
 
 import numpy as np
+import polars as pl
 import pytest
 import torch
 import transformers as hf
@@ -48,6 +49,23 @@ def test_arrays_and_masks_are_taken(bert: nn.Module) -> None:
     x = torch.randn(2, 4, 8, generator=torch.Generator().manual_seed(0))
     whole = theory.bounds(net, x).table
     assert rankscope.bounds(net, x.numpy()).table.equals(whole)
+
+
+class Series(list):
+    """A pandas column, as far as it is used."""
+
+    to_list = list.copy
+
+
+Series.__module__ = "pandas"
+
+
+@pytest.mark.parametrize("column", [pl.Series, Series], ids=["polars", "pandas"])
+def test_columns_of_frames_are_lists(bert: nn.Module, column) -> None:
+    expected = rankscope.trace(bert, {"input_ids": PADDED, "attention_mask": MASK}).columns
+    assert rankscope.trace(load(bert), column(IDS)).columns == expected
+    assert read_inputs(np.array(["A rose", "is"])).texts == ("A rose", "is")
+    assert read_inputs(np.array(["A rose", "is"], dtype=object)).texts == ("A rose", "is")
 
 
 def test_a_loaded_model_is_traced_as_its_original(bert: nn.Module) -> None:

@@ -156,7 +156,7 @@ def test_a_key_follows_the_words_of_a_text_and_not_its_name(tmp_path, monkeypatc
     before = key(text="a.txt")
     (tmp_path / "a.txt").write_text("A rose.\n\nIs no rose.")
     assert key(text="a.txt") != before
-    with pytest.raises(RankscopeError, match=r"c\.txt: there is no such file"):
+    with pytest.raises(RankscopeError, match=r"c\.txt: the file does not exist"):
         key(text="c.txt")
 
 
@@ -189,9 +189,9 @@ def test_a_key_follows_the_files_of_a_model(tmp_path, monkeypatch):
     [
         ({"variant": "SAN", "without": "mlp"}, "give one of them"),
         ({"variant": "BERT"}, "choose one of SAN, SAN+MLP, SAN+skip, transformer"),
-        ({"without": "head"}, "a network has no part 'head'"),
-        ({"at_init": True}, "at_init is about a model"),
-        ({"model": "./none"}, "there is no folder"),
+        ({"without": "head"}, "'head' is not a part of a network"),
+        ({"at_init": True}, "at_init needs a model"),
+        ({"model": "./none"}, "the folder ./none does not exist"),
         ({"model": "bert-base", "at_init": True}, "layers describes a random network"),
         ({"device": "warp"}, "device='warp' is unknown; choose cpu"),
         ({"length": 2}, "length=2 is out of range"),
@@ -200,10 +200,10 @@ def test_a_key_follows_the_files_of_a_model(tmp_path, monkeypatch):
         ({"text": {"sentences": []}}, "text.sentences: got []"),
         ({"text": {"sentence": []}}, "text.sentence is unknown"),
         ({"experiment": "deep", "norm": "rms"}, 'add without = "" to keep every part'),
-        ({"experiment": "bounds", "special_tokens": False}, "special_tokens=False is not for"),
+        ({"experiment": "bounds", "special_tokens": False}, "special_tokens=False is not avail"),
         ({"metrics": ["dobrushin"], "special_tokens": False}, "between all tokens (dobrushin)"),
         ({"experiment": "paths", "dtype": "float16"}, "sums over many paths mean nothing"),
-        ({"experiment": "masks", "mask": "causal"}, "here masks names those to compare"),
+        ({"experiment": "masks", "mask": "causal"}, "this question compares those in masks"),
         ({"experiment": "predict", "draws": 0}, "draws=0 is out of range"),
         ({"experiment": "D2", "heads": [0.5]}, "heads[0]=0.5 is a float"),
         ({"experiment": "D2", "heads": [1], "scale": "tiny"}, "expected one of quick, paper"),

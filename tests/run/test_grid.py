@@ -144,7 +144,7 @@ LOOP.append(LOOP)
             "axes: got 10000 × 1000 = 10,000,000 runs, expected at most 1,000,000",
         ),
         ({"axes": {"layers": [1], "layers, seed": [[1, 2]]}}, "layers is already an axis"),
-        ({"axes": {"layers": [1], "depth": [2]}}, "depth is another word for layers"),
+        ({"axes": {"layers": [1], "depth": [2]}}, "depth is an alias of layers"),
         ({"layers": 2, "axes": {"layers": [1]}}, "layers is both a field and an axis"),
         ({"axes": {"a b": [1]}}, "got the name 'a b'"),
         ({"axes": {"größe": [1]}}, "größe is not a field of trace"),
@@ -161,7 +161,7 @@ LOOP.append(LOOP)
         ({"experiment": 3}, "experiment: entry: id_=3 is a int, expected a str"),
         ({"heads": 5, "axes": {"width": [60, 64]}}, "run 2 of 2 (width=64): width=64 is not"),
         ({"metrics": ["residual", "rank"]}, "metrics: unknown metric 'rank'; choose among"),
-        ({"init": {"kind": "lecun", "scal": 1}}, "init: scal is no field of Init; did you mean"),
+        ({"init": {"kind": "lecun", "scal": 1}}, "init: Init has no field scal; did you mean"),
         ({"scores": "rotory"}, "dot, rotary, relativebias"),
         ({"text": "{metric}", "axes": {"metric": ["a"]}}, "axes.metric: metric is a column"),
         ({"text": "{value_in_run}", "axes": {"value_in_run": ["a"]}}, "is a column of the results"),
@@ -170,8 +170,8 @@ LOOP.append(LOOP)
             "axes.seed: got 10000000000000 to 10000000000010, which need more than 12",
         ),
         ({"axes": {"skip": {"from": 1.0, "to": 1 + 1e-11, "count": 9}}}, "more than 12 digits"),
-        ({"text": "~nobody-of-this-name/a.txt"}, "text: there is no user as in"),
-        ({"model": "~nobody-of-this-name/a"}, "model: there is no user as in"),
+        ({"text": "~nobody-of-this-name/a.txt"}, "text: the home directory in"),
+        ({"model": "~nobody-of-this-name/a"}, "model: the home directory in"),
         ({"text": "a\0b"}, "cannot be read as UTF-8 text: embedded null byte"),
         ({"variant": ["SAN"]}, "variant is unknown; choose one of SAN"),
         ({"quick": 3}, "quick: got 3, expected a table"),
@@ -225,7 +225,7 @@ def test_a_member_of_an_enumeration_is_its_number():
 
 
 def test_a_file_in_the_home_of_nobody_is_refused():
-    with pytest.raises(RankscopeError, match="there is no user as in"):
+    with pytest.raises(RankscopeError, match="the home directory in"):
         read_grid("~nobody-of-this-name/grid.toml")
 
 

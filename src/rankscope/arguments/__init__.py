@@ -27,7 +27,7 @@ from rankscope.arguments._kinds import (
 
 __all__ = [
     "Count", "Exact", "Finite", "Positive", "Range", "Seed", "Share",
-    "check_field", "check_fields", "checked", "python_number", "short",
+    "check_field", "check_fields", "checked", "python_number", "series_as_list", "short",
 ]  # fmt: skip
 
 Count = Annotated[int, Range(1, 1_000_000)]
@@ -51,8 +51,8 @@ def checked(thing: Thing) -> Thing:
     rankscope.errors.KindError: repeat: times=None is a NoneType, expected a whole number.
 
     Of a class, the constructor and every public method are checked. Where numbers are expected,
-    NumPy's arrive as Python's. A call with too many arguments, too few or unknown ones stays
-    Python's own ``TypeError``.
+    NumPy's arrive as Python's; a column of a pandas or polars frame arrives as a list. A call with
+    too many arguments, too few or unknown ones raises Python's own ``TypeError``.
     """
     if not isinstance(thing, type):
         return cast(Thing, _guarded(thing, None))
@@ -100,14 +100,16 @@ def _guarded(function: Callable[..., Any], owner: type | None) -> Callable[..., 
     guard: _Guard | None = None
 
     @functools.wraps(function)
-    def call(*given: Any, **named: Any) -> Any:
+    def call(*args: Any, **named: Any) -> Any:
         nonlocal guard
         if guard is None:
             guard = _Guard(function, owner)
         if "pandas" in sys.modules:
-            given = tuple(map(_without_pandas, given))
+            args = tuple(map(_without_pandas, args))
             named = {name: _without_pandas(value) for name, value in named.items()}
-        return function(*guard.take_places(given), **guard.take_names(named))
+        args = tuple(map(series_as_list, args))
+        named = {name: series_as_list(value) for name, value in named.items()}
+        return function(*guard.take_places(args), **guard.take_names(named))
 
     call.__checked__ = True  # type: ignore[attr-defined]
     return call
@@ -135,7 +137,7 @@ class _Argument(NamedTuple):
         if not isinstance(check, Items) or not isinstance(value, Iterator):
             return value
         item = _Argument(check.item, self.depth - 1)
-        return (item.take(label, f"{name}[{index}]", each) for index, each in enumerate(value))
+        return (item.take(label, f"{name}[{index}]", entry) for index, entry in enumerate(value))
 
 
 _ANYTHING = _Argument()
@@ -149,6 +151,15 @@ def _without_pandas(value: Any) -> Any:
     if kind is dict and any(map(_is_pandas, value.values())):
         return {name: _without_pandas(entry) for name, entry in value.items()}
     return FROM_PANDAS[0](value) if FROM_PANDAS and _is_pandas(value) else value
+
+
+def series_as_list(value: Any) -> Any:
+    """A column of a pandas or polars frame, such as one of texts, as a list; else the value."""
+    kind = type(value)
+    is_series = kind.__name__ == "Series"
+    if is_series and kind.__module__.partition(".")[0] in ("pandas", "polars"):
+        return value.to_list()
+    return value
 
 
 def _is_pandas(value: object) -> bool:
@@ -179,16 +190,16 @@ class _Guard:
             elif parameter.kind is not parameter.KEYWORD_ONLY:
                 self._places.append(name)
 
-    def take_places(self, given: tuple[Any, ...]) -> list[Any]:
+    def take_places(self, args: tuple[Any, ...]) -> list[Any]:
         """Arguments by place, each of its kind; too many are left for Python to refuse."""
         names = self._places
-        if len(given) > len(names):
-            names = names + self._more_places * (len(given) - len(names))
+        if len(args) > len(names):
+            names = names + self._more_places * (len(args) - len(names))
         taken = [
             self._arguments[name].take(self._label, name, value)
-            for name, value in zip(names, given, strict=False)
+            for name, value in zip(names, args, strict=False)
         ]
-        return [*taken, *given[len(names) :]]
+        return [*taken, *args[len(names) :]]
 
     def take_names(self, named: dict[str, Any]) -> dict[str, Any]:
         """Arguments by name, each of its kind; unknown ones are left for Python to refuse."""
@@ -202,7 +213,7 @@ def _require(check: Check | None, label: str, name: str, value: object) -> None:
     wrong = None if check is None else check(value)
     if wrong is None:
         return
-    culprit = wrong.found if wrong.at else value
+    culprit = wrong.culprit if wrong.at else value
     what = wrong.what or f"is a {type(culprit).__name__}"
     hint = ""
     if "a sequence" in wrong.expected and isinstance(value, str):

@@ -25,14 +25,14 @@ _LONG_NAME = 255  # bytes that a file system allows in one part of a path
 class Wrong(NamedTuple):
     """What was expected of a value, and what is wrong with it if not its type.
 
-    ``at`` is where inside the value, such as ``[2]``, and ``found`` what is there.
+    ``at`` is where inside the value, such as ``[2]``, and ``culprit`` what is there.
     """
 
     expected: str
     what: str = ""
     error: type[RankscopeError] = KindError
     at: str = ""
-    found: object = None
+    culprit: object = None
 
 
 Check = abc.Callable[[object], Wrong | None]
@@ -222,8 +222,8 @@ def _union(checks: list[Check | None]) -> Check | None:
 
     def check(value: object) -> Wrong | None:
         wrongs = []
-        for one in known:
-            if (wrong := one(value)) is None:
+        for option in known:
+            if (wrong := option(value)) is None:
                 return None
             wrongs.append(wrong)
         closest = next((wrong for wrong in wrongs if wrong.at or wrong.what), wrongs[0])
@@ -262,11 +262,11 @@ def _generic(origin: Any, arguments: tuple[Any, ...], inner: list[Check | None])
     return _instance(origin)
 
 
-def _mapping(key: Check | None, held: Check | None) -> Check:
+def _mapping(key: Check | None, entry: Check | None) -> Check:
     def check(value: object) -> Wrong | None:
         if not isinstance(value, abc.Mapping):
             return Wrong("a mapping")
-        return _first_wrong(value, repeat(key)) or _first_wrong(value.values(), repeat(held))
+        return _first_wrong(value, repeat(key)) or _first_wrong(value.values(), repeat(entry))
 
     return check
 
@@ -303,8 +303,8 @@ class Items:
 def _first_wrong(values: Any, checks: abc.Iterable[Check | None]) -> Wrong | None:
     for index, (value, check) in enumerate(zip(values, checks, strict=False)):
         if check is not None and (wrong := check(value)) is not None:
-            found = wrong.found if wrong.at else value
-            return wrong._replace(at=f"[{index}]{wrong.at}", found=found)
+            culprit = wrong.culprit if wrong.at else value
+            return wrong._replace(at=f"[{index}]{wrong.at}", culprit=culprit)
     return None
 
 

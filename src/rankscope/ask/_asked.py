@@ -1,4 +1,4 @@
-"""What is asked, worked out from what was said: enough to name it, estimate it and run it."""
+"""A question from its given fields: its key, its cost and its run."""
 
 import types
 import typing
@@ -26,15 +26,15 @@ if TYPE_CHECKING:
     from rankscope.results import Result
 
 Reader = Callable[[Any], Any]
-"""From a value as it was written to what a field holds; raises an error that names the field."""
+"""Converts a written value to that of a field; raises an error that names the field."""
 
 SPEC_FIELDS: Final = tuple(slot.name for slot in fields(Spec))
 _UNKNOWN = Spec(1, 1, 1)
-"""Stands in for the structure of a model that is not known before it is loaded."""
+"""Stands for the spec of a model that is unknown until the model is loaded."""
 
 
 class Experiment(Hashable, Protocol):
-    """What is known of an experiment that can be asked."""
+    """The interface of an experiment."""
 
     @property
     def id(self) -> str: ...
@@ -62,24 +62,24 @@ class Asked:
 
     @property
     def key(self) -> str:
-        """What the result is filed under."""
+        """The key of the result."""
         return run_key(self.experiment.id, self.depends_on())
 
     def run(self, on_step: OnStep = silent) -> "Result":
-        """Ask it."""
+        """Run the experiment."""
         return self.experiment.run(self.configure(), on_step)
 
 
 def run_key(experiment: str, depends_on: Any) -> str:
-    """Sixteen hex digits over an experiment, all it depends on, and this version of the code.
+    """Sixteen hex digits of an experiment, all it depends on, and this version of the code.
 
-    Of a million runs, two have the same ones with a chance of one in thirty million.
+    Among a million runs, the probability of a collision is one in thirty million.
     """
     return fingerprint([experiment, __version__, _alike(depends_on)], digits=16)
 
 
 def _alike(value: Any) -> Any:
-    """The same value with 1 where it has 1.0: a field of numbers takes both, and means the same."""
+    """The same value with 1 in place of 1.0: a number field accepts both with the same meaning."""
     if isinstance(value, float) and value.is_integer():
         return int(value)
     if isinstance(value, Mapping):
@@ -88,34 +88,33 @@ def _alike(value: Any) -> Any:
 
 
 def ask(experiment: Experiment, said: Mapping[str, Any], sources: Sources | None = None) -> Asked:
-    """What an experiment is asked by these fields; a wrong one is an error that names it.
+    """An experiment with these fields; an error names an invalid one.
 
-    A question is what its command gives for the same fields: what is not said is as the command
-    line has it.
+    Omitted fields have the defaults of the command line.
     """
     sources = sources or Sources()
     known = readers(experiment)
     for name in said:
         if name not in known:
             listed = nearest(name, tuple(known))
-            raise InputError(f"{name} is no field of {experiment.id}; {listed}")
+            raise InputError(f"{experiment.id} has no field {name}; {listed}")
     work_out = _ask_question if "subject" in _slots(experiment) else _ask_config
     return work_out(experiment, said, sources)
 
 
 @cache
 def readers(experiment: Experiment) -> dict[str, Reader]:
-    """How each field that an experiment can be asked by is read; ``depth`` is layers."""
+    """The reader of each field of an experiment; ``depth`` is an alias of ``layers``."""
     config = experiment.module().Config
     slots = {name: slot for name, slot in _slots(experiment).items() if slot.init}
-    own: dict[str, Reader] = {
+    config_readers: dict[str, Reader] = {
         name: partial(read_config_field, config, slot) for name, slot in slots.items()
     }
-    if own.pop("subject", None):
+    if config_readers.pop("subject", None):
         shared = setup_readers()
-        return {"depth": shared["layers"], **shared, **own}
-    models = {"models": partial(_models, experiment)} if "models" in own else {}
-    return {**own, **models, "scale": str}
+        return {"depth": shared["layers"], **shared, **config_readers}
+    models = {"models": partial(_models, experiment)} if "models" in config_readers else {}
+    return {**config_readers, **models, "scale": str}
 
 
 @cache
@@ -127,7 +126,7 @@ def _ask_question(experiment: Experiment, said: Mapping[str, Any], sources: Sour
     slots, asks = _slots(experiment), experiment.asks
     if "depth" in said and "depth" not in slots:
         if "layers" in said:
-            raise InputError("depth is another word for layers; give one of them.")
+            raise InputError("depth is an alias of layers; give one of them.")
         said = {("layers" if name == "depth" else name): value for name, value in said.items()}
     setup = Setup.of({name: said[name] for name in said if name not in slots}, asks, sources)
     known = readers(experiment)
@@ -150,7 +149,7 @@ def _ask_question(experiment: Experiment, said: Mapping[str, Any], sources: Sour
         return replace(config, subject=subject)
 
     def depends_on() -> dict[str, Any]:
-        # How deep an unknown network is, its stand-in does not know.
+        # The stand-in for an unknown network has another number of layers.
         return {**setup.key(), "options": config.describe() if shapes else plain(options)}
 
     def cost() -> Cost | None:
@@ -160,44 +159,45 @@ def _ask_question(experiment: Experiment, said: Mapping[str, Any], sources: Sour
 
 
 def _refusals(experiment: Experiment, setup: Setup, config: Any) -> Iterator[str]:
-    """What a question cannot be asked about, and why."""
+    """Why a question cannot be asked about this setup."""
     asks, id_, dialect = experiment.asks, experiment.id, setup.sources.dialect
     if not setup.special_tokens:
         counting = getattr(experiment.module(), "all_tokens", None)
         if why := asks.all_tokens or (counting(config) if counting else ""):
-            yield f"{dialect.said('special_tokens', False)} is not for {id_}: {why}; leave it out."
+            said = dialect.said("special_tokens", False)
+            yield f"{said} is not available for {id_}: {why}; omit it."
     if asks.wide and setup.dtype in ("bfloat16", "float16"):
         said = dialect.said("dtype", setup.dtype)
-        yield f"{said} is not for {id_}: {asks.wide}; use float32 or float64."
+        yield f"{said} is not available for {id_}: {asks.wide}; use float32 or float64."
     if hasattr(config, "masks"):
         mask, masks = dialect.name("mask"), dialect.name("masks")
         if setup.mask is not None:
-            yield f"{mask} names one mask; here {masks} names those to compare."
+            yield f"{mask} sets one mask; this question compares those in {masks}."
         if not config.masks:
-            yield f"{masks} names none; try full,causal,window:8."
+            yield f"{masks} is empty; try full,causal,window:8."
 
 
 def _ask_config(experiment: Experiment, said: Mapping[str, Any], sources: Sources) -> Asked:
-    """A claim, a study or a comparison: its configuration is all there is to it."""
+    """A claim, a study or a comparison, which depends only on its configuration."""
     known = readers(experiment)
     options = {name: read(known[name], value) for name, value in said.items()}
     scale = options.pop("scale", "quick")
-    if "models" in options:  # with folders where they really are
+    if "models" in options:  # with resolved folders
         options["models"] = _placed(experiment, options["models"], sources)
     config = experiment.configuration(scale, **options)
     return Asked(experiment, config.describe, lambda: config, lambda: _cost(experiment, config))
 
 
 def _cost(experiment: Experiment, config: Any) -> Cost | None:
-    """What it will take, or took at its usual sizes: more is not known of other sizes.
+    """The estimated cost, or the measured cost at the default sizes; None if neither is known.
 
-    A cost of nothing is that of models which are not at hand.
+    A cost of zero means that the models are not available.
     """
     module = experiment.module()
     if hasattr(module, "cost"):
         try:
             cost: Cost = module.cost(config)
-        except RankscopeError:  # of a model, which is known once it is loaded
+        except RankscopeError:  # the model has to be loaded first
             return None
         return None if cost == Cost() else cost
     is_usual = config == experiment.configuration(seed=config.seed)
@@ -205,13 +205,13 @@ def _cost(experiment: Experiment, config: Any) -> Cost | None:
 
 
 def _models(experiment: Experiment, value: Any) -> Any:
-    """Models by name, or tables of a ``Model``; a comparison takes names alone."""
+    """Models by name, or tables of a ``Model``; a comparison accepts only names."""
     listed = [value] if isinstance(value, str) else value
     if not isinstance(listed, list):
-        raise InputError(f"models{short(value)} is no list of models.")
+        raise InputError(f"models{short(value)} is not a list of models.")
     if hasattr(experiment.module(), "compared_models"):
         if not all(isinstance(model, str) for model in listed):
-            raise InputError("models: a comparison takes names, folders and files.")
+            raise InputError("models: a comparison accepts only names, folders and files.")
         return listed
     from rankscope.ask._models import Model, built_in
 
@@ -223,13 +223,13 @@ def _models(experiment: Experiment, value: Any) -> Any:
 def _placed(experiment: Experiment, models: Any, sources: Sources) -> Any:
     compared = getattr(experiment.module(), "compared_models", None)
     if compared is None:
-        return tuple(replace(model, source=sources.place(str(model.source))) for model in models)
+        return tuple(replace(model, source=sources.locate(str(model.source))) for model in models)
     parted = [model.partition("@") for model in models]
-    return compared([sources.place(name) + at + how for name, at, how in parted])
+    return compared([sources.locate(name) + at + how for name, at, how in parted])
 
 
 def read_setup(name: str, value: Any, dialect: Dialect) -> Any:
-    """A field of a setup or of its network, as it was written somewhere."""
+    """Read a field of a setup or of its network; errors use the notation of ``dialect``."""
     try:
         return read(setup_readers()[name], value)
     except RankscopeError as error:
@@ -242,7 +242,7 @@ def read_setup(name: str, value: Any, dialect: Dialect) -> Any:
 
 @cache
 def setup_readers() -> dict[str, Reader]:
-    """How each field of a design and of a setup is read."""
+    """The reader of each field of a spec and of a setup."""
     skipped = ("network", "given", "sources")
     of_setup = {
         slot.name: partial(_checked, slot.name)
@@ -254,7 +254,7 @@ def setup_readers() -> dict[str, Reader]:
 
 
 def read_config_field(kind: type, slot: "Field[Any]", value: Any) -> Any:
-    """A value as a field of a configuration holds it, checked against its annotation."""
+    """Convert a value to that of a configuration's field, and check it against the annotation."""
     default = slot.default if slot.default_factory is MISSING else slot.default_factory()
     converted = convert(hints(kind)[slot.name], value, default)
     check_field(kind, slot.name, converted)
@@ -264,7 +264,7 @@ def read_config_field(kind: type, slot: "Field[Any]", value: Any) -> Any:
 
 
 def read(reader: Reader, value: Any) -> Any:
-    """A value, read once for all runs that have it."""
+    """Read a value, with a cache for all runs."""
     if isinstance(value, list | Mapping):
         return reader(value)
     return _read(reader, type(value).__name__, value)
@@ -272,7 +272,7 @@ def read(reader: Reader, value: Any) -> Any:
 
 @lru_cache(maxsize=4096)
 def _read(reader: Reader, kind: str, value: Any) -> Any:
-    del kind  # 1, 1.0 and True are three values
+    del kind  # distinguishes 1, 1.0 and True in the cache
     return reader(value)
 
 
@@ -282,14 +282,14 @@ def _checked(name: str, value: Any) -> Any:
 
 
 def _spec_field(name: str, value: Any) -> Any:
-    """A value that a field of a spec takes; tried on nothing, since others may be templates."""
+    """Convert and check a field of a spec by itself, since other fields may be templates."""
     converted = convert(get_args(hints(Spec)[name])[0], value)
     vars(Spec)[name].__set__(SimpleNamespace(), converted)
     return converted
 
 
 def _init(value: Any) -> Any:
-    """An initialisation's name, or the standard deviation it spells."""
+    """The name of an initialisation, or a standard deviation, possibly written as text."""
     if isinstance(value, str):
         with suppress(ValueError):
             value = float(value)
@@ -305,17 +305,17 @@ def _variant(value: Any) -> str:
 def _without(value: Any) -> tuple[str, ...]:
     listed = value.split(",") if isinstance(value, str) else value
     if not isinstance(listed, list) or not all(isinstance(part, str) for part in listed):
-        raise InputError(f'without{short(value)} is no list of parts; write "skip,mlp" or "".')
+        raise InputError(f'without{short(value)} is not a list of parts; write "skip,mlp" or "".')
     parts = tuple(dict.fromkeys(part.strip() for part in listed if part.strip()))
     for part in parts:
         if part not in ABLATIONS:
             known = ", ".join(ABLATIONS)
-            raise InputError(f"without: a network has no part {part!r}; choose {known}.")
+            raise InputError(f"without: {part!r} is not a part of a network; choose {known}.")
     return parts
 
 
 def _device(value: Any) -> str | None:
-    """A device by a name that torch knows; whether it is there, whoever runs it finds out."""
+    """The name of a device of PyTorch; its availability is checked when the run starts."""
     try:
         return None if value is None else str(torch.device(value))
     except (RuntimeError, TypeError):
@@ -325,13 +325,13 @@ def _device(value: Any) -> str | None:
 
 
 def convert(kind: Any, value: Any, default: Any = None) -> Any:
-    """A value as an annotation asks for it; what does not fit is left for its check to refuse.
+    """Convert a value to the type of an annotation; values that do not fit are left to its check.
 
     >>> convert(tuple[float, ...], [1, 2])
     (1.0, 2.0)
 
-    Text alone stands for a list of it. A table makes a frozen record, on top of the ``default``
-    where there is one.
+    A single text becomes a list. A table becomes a frozen record, based on the ``default`` if there
+    is one.
     """
     origin, inner = get_origin(kind), get_args(kind)
     if origin is Annotated:
@@ -354,7 +354,7 @@ def convert(kind: Any, value: Any, default: Any = None) -> Any:
 
 
 def _chosen(kinds: tuple[Any, ...], value: Any) -> Any:
-    """Which of several kinds a value is meant as."""
+    """The member of a union that a value is meant for."""
     if ScoreKind in kinds:
         return ScoreKind
     if isinstance(value, Mapping):
@@ -368,30 +368,28 @@ def _record(kind: Any, table: Mapping[str, Any], default: Any) -> Any:
     known = {slot.name: slot for slot in fields(kind) if slot.init}
     for name in table:
         if name not in known:
-            raise InputError(
-                f"{name} is no field of {kind.__name__}; {nearest(name, tuple(known))}"
-            )
+            raise InputError(f"{kind.__name__} has no field {name}; {nearest(name, tuple(known))}")
     base = default if isinstance(default, kind) else None
-    made = {
+    values = {
         name: convert(hints(kind)[name], value, getattr(base, name, None))
         for name, value in table.items()
     }
     if base is not None:
-        return replace(base, **made)
+        return replace(base, **values)
     for name, slot in known.items():
-        if name not in made and slot.default is MISSING and slot.default_factory is MISSING:
-            raise InputError(f"got {dict(table)}, expected also {name} ({kind.__name__}).")
-    return kind(**made)
+        if name not in values and slot.default is MISSING and slot.default_factory is MISSING:
+            raise InputError(f"got {dict(table)}; {kind.__name__} also needs {name}.")
+    return kind(**values)
 
 
 @cache
 def hints(kind: Any) -> dict[str, Any]:
-    """What the fields of a record are annotated with."""
+    """The annotations of the fields of a record."""
     return typing.get_type_hints(kind, include_extras=True)
 
 
 def _score(value: Any) -> Any:
-    """A score by its name, or by a table with its ``kind`` and its fields."""
+    """A score from its name, or from a table with its ``kind`` and fields."""
     table = {"kind": value} if isinstance(value, str) else value
     if not isinstance(table, Mapping) or table.get("kind") == "dot":
         return value
@@ -404,5 +402,5 @@ def _score(value: Any) -> Any:
 
 
 def _letters(words: str) -> str:
-    """A name as every way of writing it has it: relative_bias, RelativeBias, relative bias."""
+    """A normalised name, the same for relative_bias, RelativeBias and relative bias."""
     return "".join(letter for letter in words.lower() if letter.isalnum())

@@ -22,13 +22,13 @@ if TYPE_CHECKING:
     from rankscope.ask._subject import Subject
 
 MOST_TOKENS_CUBED: Final = 512
-"""Tokens up to which figures that are cubic in them are given without having been asked for."""
+"""The largest number of tokens for which metrics of cubic cost are computed by default."""
 _LONG: Final = 300.0
-"""Seconds that may pass without anyone having been asked."""
+"""Seconds that a run may take without ``--yes``."""
 _PRODUCTS, _TOUCHED, _LAYERS = 7.5e10, 5e8, 600.0
-"""What is done in a second: multiplications in products, numbers touched, layers begun."""
+"""Speed per second: multiplications in products, numbers touched, layers begun."""
 _SPARED: Final = 0.9
-"""Of the memory there is, what a question may take."""
+"""The fraction of the available memory that a question may use."""
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ class Cost:
     layers: float = 0.0
 
     def __add__(self, other: "Cost") -> "Cost":
-        """One after the other."""
+        """The cost of both, one after the other."""
         return Cost(
             self.products + other.products,
             self.touched + other.touched,
@@ -75,8 +75,8 @@ class Cost:
         pairs = float(samples * spec.layers * spec.heads) * tokens**2
         products = float(samples * spec.layers * tokens * _numbers_in_a_block(spec))
         widest = samples * tokens * max(spec.mlp_width, 4 * spec.width)
-        held = cls.of_weights(spec).bytes + 4.0 * widest
-        return cls(products + 2 * pairs * spec.head_width, 2 * pairs, held, spec.layers)
+        memory = cls.of_weights(spec).bytes + 4.0 * widest
+        return cls(products + 2 * pairs * spec.head_width, 2 * pairs, memory, spec.layers)
 
     @classmethod
     def of_trace(cls, subject: "Subject", metrics: Sequence[str]) -> "Cost":
@@ -117,13 +117,13 @@ class Cost:
 
     @classmethod
     def of_centers(cls, subject: "Subject") -> "Cost":
-        """The best centers of every layer, which are searched for."""
+        """The search for the optimal centers of every layer."""
         samples, tokens, width = subject.x.shape
         return cls(touched=400.0 * samples * subject.network.spec.layers * tokens * width)
 
     @classmethod
     def lasting(cls, seconds: float) -> "Cost":
-        """Work of which no more is known than how long it took."""
+        """Work of which only the duration is known."""
         return cls(touched=seconds * _TOUCHED)
 
 
@@ -157,7 +157,9 @@ def _beyond_memory(cost: Cost) -> str:
     there = available_memory()
     if there is None or cost.bytes <= _SPARED * there:
         return ""
-    return f"this takes about {gigabytes(cost.bytes)} of memory, and {gigabytes(there)} are there"
+    return (
+        f"this needs about {gigabytes(cost.bytes)} of memory, and {gigabytes(there)} are available"
+    )
 
 
 def _matrices(subject: "Subject", *, copies: int, times: int = 1) -> Cost:

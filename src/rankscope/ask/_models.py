@@ -1,4 +1,4 @@
-"""Models: what they read, and a model by where it is, which is loaded when its turn comes.
+"""Models and their inputs; a model is described by its source and loaded when it is needed.
 
 Transformers is imported here, which takes seconds, so that nothing else in this package does.
 """
@@ -26,7 +26,7 @@ from rankscope.process import OnStep, fingerprint, folder_fingerprint, silent
 from rankscope.results import Result
 
 Source = str | Path | nn.Module | Loaded | Subject | Result
-"""A folder, a Hub id, or what is at hand."""
+"""A folder, a Hub id, or an object."""
 
 _READ_FROM: Final = {"ids": "given ids", "noise images": "images of noise"}
 
@@ -46,7 +46,7 @@ def model_subject(
     pretrained: bool = False,
     **loading: Any,
 ) -> Subject:
-    """A model, verified, and what it reads, checked token by token (``Subject.check``).
+    """A verified model and its input, checked token by token (``Subject.check``).
 
     >>> subject = model_subject("bert-base", at_init=True, samples=1, length=8)
     >>> subject.check.tokens[0][:3]
@@ -64,9 +64,9 @@ def model_subject(
     if length is not None:
         whole("length", length, least=1)
     whole("samples", samples, least=1)
-    given = [name for name, value in loading.items() if value not in (None, False)]
-    if isinstance(source, Loaded) and given:
-        raise InputError(f"{given[0]} is about loading; {source.name} is loaded already.")
+    options = [name for name, value in loading.items() if value not in (None, False)]
+    if isinstance(source, Loaded) and options:
+        raise InputError(f"{options[0]} applies to loading; {source.name} is loaded already.")
     loaded = source if isinstance(source, Loaded) else load(source, seed=seed, **loading)
     if not special_tokens and ids is not None and loaded.tokenizer is None:
         raise InputError(
@@ -128,7 +128,7 @@ def read_model(
     samples: int = 1,
     seed: int = 0,
 ) -> tuple[BlockInput, InputCheck]:
-    """What a model's blocks are given, and what was read, token by token.
+    """The input of a model's blocks, and what was read, token by token.
 
     Without ``texts`` or ``ids`` these are the first ``samples`` bundled passages, or as many images
     of noise for a vision model, which takes nothing else.
@@ -190,21 +190,23 @@ class Model:
 
     @property
     def name(self) -> str:
-        """What it is called in tables and charts, and where its weights are from."""
+        """Its name in tables and charts, with the origin of its weights."""
         weights = "trained here" if self.trained_here else "pretrained"
         label = self.label or Path(str(self.source)).name
         return f"{label} ({'init' if self.at_init else weights})"
 
     def describe(self) -> dict[str, Any]:
-        """What a run depends on: other weights at the same place are another model."""
+        """What a run depends on; changed weights at the same location are another model."""
         source = self.source
-        said = {each.name: getattr(self, each.name) for each in fields(self)[1:4]}
+        said = {slot.name: getattr(self, slot.name) for slot in fields(self)[1:4]}
         if self.trained_here:
             return {**said, "trained_here": True}
         if isinstance(source, str | Path):
             folder = Path(source).expanduser()
-            place = folder if folder.is_dir() else not self.at_init and cached_folder(str(source))
-            contents = {"contents": folder_fingerprint(place)} if place else {}
+            location = (
+                folder if folder.is_dir() else not self.at_init and cached_folder(str(source))
+            )
+            contents = {"contents": folder_fingerprint(location)} if location else {}
             return {"source": str(source), **said, **contents}
         if isinstance(source, Result):
             return {**said, "result": fingerprint([source.id, dict(source.provenance)])}
@@ -223,8 +225,8 @@ class Model:
         return load(self.source, at_init=self.at_init, seed=seed, pickled=self.pickled)
 
     def subject(self, reads: Reads, on_step: OnStep = silent, *, batch_size: int = 8) -> Subject:
-        """The model, loaded or trained now, and what it reads; ``on_step`` is told when it is
-        there."""
+        """The model, loaded or trained now, and its input; ``on_step`` is called when it is
+        loaded."""
         if self.trained_here:
             return self._trained(reads, on_step, batch_size)
         loaded = self.load(seed=reads.seed)
@@ -272,7 +274,7 @@ def by_name(models: Sequence[Model]) -> dict[str, Model]:
     ['mini (pretrained)', 'mini (pretrained) 2']
     """
     if not models:
-        raise InputError("there is no model to try; name at least one.")
+        raise InputError("no models are given; name at least one.")
     named: dict[str, Model] = {}
     for model in models:
         named[free_name(model.name, named)] = model

@@ -1,8 +1,8 @@
-"""What is asked about: one record, in which each field has its word, its default and its check.
+"""The setup of a question: one record whose fields have a help text, a default and a check.
 
-The command line makes its options of these fields and a grid's tables are read into them; what
-contradicts itself is refused here, in the words of whoever said it. Nothing heavy is imported
-before a setup is made, so that ``--help`` answers at once.
+The options of the command line and the tables of a grid are read into it; contradictions raise an
+error in the notation of their source. Nothing heavy is imported before a setup is created, so that
+``--help`` is fast.
 """
 
 from collections.abc import Iterator, Mapping
@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING, Annotated, Any, Self, get_args
 
 from rankscope.arguments import Range
 from rankscope.ask import _words as words
-from rankscope.ask._words import Asks, Dtype, Network, Word
+from rankscope.ask._words import Asks, Dtype, NetworkOptions, Word
 from rankscope.core.names import ABLATIONS
 from rankscope.errors import InputError
 
 if TYPE_CHECKING:
-    from rankscope.ask._sources import Sources, Texts
+    from rankscope.ask._sources import Sources, TextSamples
     from rankscope.ask._subject import Subject
     from rankscope.core.masks import Mask
     from rankscope.core.network import Spec
@@ -27,13 +27,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class Setup:
-    """A network or a model, what it reads, and how it is run.
+    """A network or a model, its input, and how it is run.
 
     >>> setup = Setup.of({"layers": 2, "heads": 2, "width": 8, "samples": 1, "length": 6})
     >>> setup.outline().x.shape, setup.subject().name
     (torch.Size([1, 6, 8]), 'A random network: 2 layers, 2 heads, width 8')
 
-    ``network`` has the fields of a ``Spec`` that were said, ``given`` the names of all that was.
+    ``network`` has the given fields of a ``Spec``, ``given`` the names of all given fields.
     """
 
     model: Annotated[
@@ -56,20 +56,20 @@ class Setup:
     ] = None
     dtype: Annotated[
         Dtype,
-        Word("Network", "Number format of the model; metrics are computed in float32 or more."),
+        Word("Network", "Number format of the model; metrics are computed in float32 or higher."),
     ] = "float32"
     device: Annotated[
-        str | None, Word("Network", "Device: cpu, cuda, cuda:1, mps (default: cpu).")
+        str | None, Word("Network", "Device: cpu, cuda, cuda:1, mps; default: cpu.")
     ] = None
     without: Annotated[
         tuple[str, ...],
         Word("Network", f"Parts to leave out: {', '.join(ABLATIONS)}; '' for none.", str),
     ] = ()
     variant: str | None = None
-    """SAN, SAN+MLP, SAN+skip or transformer: another way to say what is left out."""
+    """SAN, SAN+MLP, SAN+skip or transformer: an alternative to ``without``."""
     seed: Annotated[
         int,
-        Range(0, 2**63 - 2**20 - 1),  # some experiments count on from it
+        Range(0, 2**63 - 2**20 - 1),  # some experiments use the following seeds, too
         Word("Network", "Seed of weights, embeddings and random masks."),
     ] = 0
     text: Annotated[
@@ -78,8 +78,8 @@ class Setup:
             "Input", "Your own text, a paragraph per sample; '-' for standard input.", Path | None
         ),
     ] = None
-    samples: Annotated[int, Range(1), Word("Input", "Samples at most.")] = words.PASSAGES
-    length: Annotated[int, Range(3, 2**31 - 1), Word("Input", "Tokens per sample at most.")] = (
+    samples: Annotated[int, Range(1), Word("Input", "Maximum number of samples.")] = words.PASSAGES
+    length: Annotated[int, Range(3, 2**31 - 1), Word("Input", "Maximum tokens per sample.")] = (
         words.LENGTH
     )
     network: Mapping[str, Any] = field(default_factory=dict)
@@ -95,9 +95,9 @@ class Setup:
         *,
         several_models: bool = False,
     ) -> Self:
-        """A setup from what was said; what was not is as the question has it.
+        """A setup from the given fields; the others have the defaults of the question.
 
-        ``several_models`` says that models are named elsewhere.
+        ``several_models`` means that models are named elsewhere.
         """
         from rankscope.ask._asked import SPEC_FIELDS, read_setup
         from rankscope.ask._sources import Sources
@@ -120,9 +120,9 @@ class Setup:
         if self.model is None and not several_models:
             for option in ("at_init", "pickled", "tokenizer", "ids"):
                 if getattr(self, option):
-                    yield f"{name(option)} is about a {model}, and none was named."
+                    yield f"{name(option)} needs a {model}, and none was named."
         elif self.model is not None:
-            built_in = self.sources.is_built_in(self.place)
+            built_in = self.sources.is_built_in(self.location)
             for option in self.network:
                 if option != "mask":
                     yield f"{name(option)} describes a random network, but a {model} was named."
@@ -131,23 +131,23 @@ class Setup:
                 yield f"{self.model} is built in and has no weights of its own; add {add}."
         if self.at_init and self.pickled:
             new = name("at_init")
-            yield f"{name('pickled')} is about pretrained weights, and {new} draws new ones."
+            yield f"{name('pickled')} applies to pretrained weights, and {new} draws new ones."
         if self.ids is not None and self.text is not None:
             yield f"{name('ids')} and {name('text')} are two inputs; give one of them."
         if self.ids is not None and self.tokenizer is not None and self.special_tokens:
-            yield f"{name('tokenizer')} has no use: {name('ids')} are tokens already."
+            yield f"{name('tokenizer')} has no effect: {name('ids')} are tokens already."
         if {"variant", "without"} <= self.given:
-            yield "variant and without both say what is left out; give one of them."
+            yield "variant and without both select what is left out; give one of them."
         if dialect.strict or not self.given & {"variant", "without"}:
             described = {option for part in self.parts for option in words.DESCRIBE.get(part, ())}
             for option in self.network:
                 if option in described:
                     yield (
-                        f"{name(option)} changes nothing: {', '.join(self.parts)} are left out; "
+                        f"{name(option)} has no effect: {', '.join(self.parts)} are left out; "
                         f"add {dialect.write('without', '')} to keep every part."
                     )
         if dialect.strict and self.network.get("norm") == "none" and "norm_place" in self.network:
-            yield f"{name('norm_place')} changes nothing: norm none has no norm to place."
+            yield f"{name('norm_place')} has no effect: with norm none there are no norms."
 
     @cached_property
     def parts(self) -> tuple[str, ...]:
@@ -160,7 +160,7 @@ class Setup:
         from rankscope.core.network import Spec
 
         if self.model is not None:
-            return self.sources.spec(self.place)
+            return self.sources.spec(self.location)
         masks: dict[str, Any] = {} if self.mask is None else {"mask": self.mask}
         if self.network.get("layer_masks") is not None:
             masks["layer_masks"] = list(map(self.draw_mask, self.network["layer_masks"]))
@@ -168,33 +168,33 @@ class Setup:
 
     @cached_property
     def mask(self) -> "Mask | None":
-        """The mask that was named, if one was."""
+        """The given mask; None without one."""
         return None if self.network.get("mask") is None else self.draw_mask(self.network["mask"])
 
     def draw_mask(self, mask: "str | Mask") -> "Mask":
-        """A mask; one that is drawn and names no seed of its own follows that of the setup."""
+        """A mask; a random one without its own seed uses that of the setup."""
         return _mask(mask, self.seed)
 
     @cached_property
-    def place(self) -> str:
-        """Where the model is."""
+    def location(self) -> str:
+        """The folder or the name of the model."""
         assert self.model is not None
-        return self.sources.place(self.model)
+        return self.sources.locate(self.model)
 
     @cached_property
-    def texts(self) -> "Texts":
-        """What is read."""
+    def texts(self) -> "TextSamples":
+        """The texts to read."""
         return self.sources.texts(self.text, self.samples)
 
     @cached_property
     def token_ids(self) -> tuple[tuple[int, ...], ...] | None:
-        """What is read instead of texts, if anything is."""
+        """The token ids to read instead of texts; None without any."""
         return None if self.ids is None else self.sources.ids(self.ids, self.samples)
 
     def key(self) -> dict[str, Any]:
-        """What numbers depend on, in what JSON has.
+        """What the numbers depend on, as JSON types.
 
-        Equal designs are one however they were written, and a model is what is in its files.
+        Equal designs have equal keys however they were written; a model is known by its files.
         """
         common = {
             "parts": sorted(set(self.parts)),
@@ -209,12 +209,12 @@ class Setup:
             return {"spec": self.spec.digest(seed=self.seed), **common}
         mask = None if self.mask is None else str(self.mask)
         said = {name: getattr(self, name) for name in ("at_init", "pickled", "seed")}
-        contents = self.sources.contents(self.place, self._tokenizer)
-        known = {"model": Path(self.place).name, "contents": contents, "mask": mask}
+        contents = self.sources.contents(self.location, self._tokenizer)
+        known = {"model": Path(self.location).name, "contents": contents, "mask": mask}
         return {**known, **said, **common}
 
     def outline(self) -> "Subject | None":
-        """Shapes alone, which is what an estimate looks at; None where they are not known."""
+        """A subject with shapes only, for estimates; None if the shapes are not known."""
         from rankscope.ask._subject import outline
 
         if self.spec is None:
@@ -227,9 +227,9 @@ class Setup:
         return outline(self.spec, samples=len(rows), tokens=tokens).without(*self.parts)
 
     def subject(self, *, seeded: bool = False) -> "Subject":
-        """The network, drawn or loaded now, and what it reads.
+        """The network, drawn or loaded now, and its input.
 
-        ``seeded`` says that the question has another use for the seed.
+        ``seeded`` means that the question also uses the seed.
         """
         from rankscope.core.checks import usable_device
 
@@ -259,7 +259,7 @@ class Setup:
         return replace(subject, about={**subject.about, "init": init})
 
     def _loaded(self, seeded: bool) -> "Subject":
-        # First, so that a file which is not there is noticed before seconds of loading.
+        # First, so that a missing file is reported before the model is loaded.
         samples = None if self.text is None else self.texts.samples
         ids = self.token_ids
 
@@ -269,7 +269,7 @@ class Setup:
         from rankscope.models.families import load
 
         loaded = load(
-            self.place,
+            self.location,
             at_init=self.at_init,
             seed=self.seed,
             dtype=getattr(torch, self.dtype),
@@ -299,25 +299,27 @@ class Setup:
 
     @property
     def _model_length(self) -> int | None:
-        """Tokens that a model reads at most; unless said, as many as it has positions for."""
+        """The maximum number of tokens of a model; None for as many as it has positions."""
         return self.length if "length" in self.given else None
 
     @property
     def _tokenizer(self) -> str | None:
-        return None if self.tokenizer is None else self.sources.place(self.tokenizer)
+        return None if self.tokenizer is None else self.sources.locate(self.tokenizer)
 
     def _refuse_idle(self, loaded: "Loaded", seeded: bool) -> None:
-        """Raise if something was said that has no use for a model such as this one."""
+        """Raise if a given field has no effect for this model."""
         dialect = self.sources.dialect
         drawn = self.at_init or loaded.sees_images or self.is_drawn(self.network.get("mask"))
         if "seed" in self.given and not (drawn or seeded):
             raise InputError(
-                f"{dialect.said('seed', self.seed)} changes nothing: {self.model} is pretrained "
+                f"{dialect.said('seed', self.seed)} has no effect: {self.model} is pretrained "
                 f"and reads text; {dialect.name('at_init')} draws its weights anew."
             )
         for name in ("text", "length", "ids", "tokenizer"):
             if loaded.sees_images and name in self.given:
-                raise InputError(f"{self.model} sees images, so {dialect.name(name)} has no use.")
+                raise InputError(
+                    f"{self.model} reads images, so {dialect.name(name)} has no effect."
+                )
 
     @staticmethod
     def is_drawn(*masks: Any) -> bool:
@@ -333,11 +335,11 @@ def _mask(mask: "str | Mask", seed: int) -> "Mask":
 
 
 def options(asks: Asks) -> dict[str, tuple[Word, Any, Any]]:
-    """Every field that is an option of the command line: its word, its type, and its default."""
+    """Every field that is an option of the command line: its ``Word``, type and default."""
     usual = {"samples": asks.samples, "length": asks.length, "without": asks.without}
     defaults = {slot.name: slot.default for slot in fields(Setup)} | words.SHOWN | usual
     listed: dict[str, tuple[Word, Any, Any]] = {}
-    for record in (Setup, Network):
+    for record in (Setup, NetworkOptions):
         for name, kind in record.__annotations__.items():
             for word in getattr(kind, "__metadata__", ()):
                 if isinstance(word, Word):

@@ -1,4 +1,4 @@
-"""What is read from disk: texts, token ids and models, each once however many runs there are."""
+"""Texts, token ids and models on disk, each read once for all runs."""
 
 import re
 import sys
@@ -17,8 +17,8 @@ from rankscope.process import fingerprint, folder_fingerprint, is_path
 
 
 @dataclass(frozen=True)
-class Texts:
-    """Samples, where they are from, what names them, and how many tokens each has."""
+class TextSamples:
+    """Samples, their origin, a digest, and the number of tokens of each."""
 
     samples: tuple[str, ...]
     origin: str
@@ -26,22 +26,22 @@ class Texts:
     tokens: tuple[int, ...]
 
     def longest(self, length: int) -> int:
-        """Tokens of the longest sample, cut to so many."""
+        """The tokens of the longest sample, at most ``length``."""
         return max(min(length, count) for count in self.tokens)
 
 
 @dataclass(frozen=True)
 class Sources:
-    """Texts and models relative to a folder, and how fields that name them are written."""
+    """Reads texts and models relative to a folder; ``dialect`` is for error messages."""
 
     folder: str = ""
     dialect: Dialect = GRID
-    _texts: dict[Any, Texts] = field(default_factory=dict, repr=False)
+    _texts: dict[Any, TextSamples] = field(default_factory=dict, repr=False)
     _contents: dict[str, str] = field(default_factory=dict, repr=False)
     _specs: dict[str, Spec | None] = field(default_factory=dict, repr=False)
 
-    def texts(self, text: str | Mapping[str, Any] | None, most: int) -> Texts:
-        """The first samples of a file, of a table ``{ sentences = [...] }``, or bundled ones."""
+    def texts(self, text: str | Mapping[str, Any] | None, most: int) -> TextSamples:
+        """The first ``most`` texts of a file, of ``{ sentences = [...] }``, or the bundled ones."""
         key = (text if text is None or isinstance(text, str) else fingerprint(text), most)
         if key not in self._texts:
             if text is None:
@@ -51,25 +51,27 @@ class Sources:
             else:
                 listed, origin = paragraphs(self._read("text", text)), text
             if not listed:
-                raise InputError(f"{self._named('text', text)} holds no text; give a paragraph.")
+                raise InputError(
+                    f"{self._named('text', text)} has no text; give at least one paragraph."
+                )
             samples = tuple(listed[:most])
             tokens = tuple(map(_count_tokens, samples))
-            self._texts[key] = Texts(samples, origin, fingerprint(samples), tokens)
+            self._texts[key] = TextSamples(samples, origin, fingerprint(samples), tokens)
         return self._texts[key]
 
     def sentences(self, path: str) -> tuple[str, ...]:
-        """Sentences from a table or a text; standard input is a text, a sentence a line."""
+        """Sentences from a table or a text; standard input is a text with one sentence per line."""
         from rankscope.models.training import read_sentences
 
         if path != "-":
             return read_sentences(path)
         lines = tuple(line.strip() for line in self._read("text", path).splitlines())
         if not any(lines):
-            raise InputError(f"{self._named('text', path)} holds no sentence.")
+            raise InputError(f"{self._named('text', path)} has no sentences.")
         return tuple(filter(None, lines))
 
     def ids(self, path: str, most: int) -> tuple[tuple[int, ...], ...]:
-        """Token ids, a line of numbers per sample, commas and brackets ignored."""
+        """Token ids, one line of numbers per sample; commas and brackets are ignored."""
         rows, named = [], self._named("ids", path)
         for number, line in enumerate(self._read("ids", path).split("\n"), start=1):
             try:
@@ -79,45 +81,49 @@ class Sources:
                     f"{named}, line {number}: expected token ids, got {line[:40]!r}."
                 ) from None
             if any(not 0 <= token < 2**31 for token in row):
-                raise InputError(f"{named}, line {number}: ids run from 0 to 2^31.")
+                raise InputError(f"{named}, line {number}: token ids are between 0 and 2^31.")
             rows += [row] if row else []
         if not rows:
-            raise InputError(f"{named} holds no ids; give a line of numbers per sample.")
+            raise InputError(f"{named} has no token ids; give one line of numbers per sample.")
         return tuple(rows[:most])
 
-    def place(self, model: str) -> str:
-        """A model's folder if there is one of that name, else the name itself."""
+    def locate(self, model: str) -> str:
+        """The folder of a model if it exists, otherwise its name."""
         folder = placed(self.folder, model, "model")
         if folder.is_dir():
             return str(folder)
         if is_path(model, self.folder):
             where = f" in {self.folder}" if self.folder else ""
-            raise InputError(f"model: there is no folder {model}{where}; give one with a model.")
+            raise InputError(
+                f"model: the folder {model} does not exist{where}; give the folder of a model."
+            )
         return model
 
-    def contents(self, *places: str | None) -> list[str]:
-        """Names of what models and tokenisers are: of the files in a folder, or its own name."""
-        for place in filter(None, places):
-            if place not in self._contents:
-                folder = Path(place)
+    def contents(self, *locations: str | None) -> list[str]:
+        """Fingerprints of the folders of models and tokenisers, or their names without one."""
+        for location in filter(None, locations):
+            if location not in self._contents:
+                folder = Path(location)
                 there = folder.is_dir()
-                self._contents[place] = f"files {folder_fingerprint(folder)}" if there else place
-        return [self._contents[place] for place in filter(None, places)]
+                self._contents[location] = (
+                    f"files {folder_fingerprint(folder)}" if there else location
+                )
+        return [self._contents[location] for location in filter(None, locations)]
 
-    def is_built_in(self, place: str) -> bool:
-        """Whether a name is that of an architecture without weights."""
+    def is_built_in(self, location: str) -> bool:
+        """Whether a name is a built-in architecture, which has no weights."""
         from rankscope.models.families import BUILTIN
 
-        return place in BUILTIN and not Path(place).is_dir()
+        return location in BUILTIN and not Path(location).is_dir()
 
-    def spec(self, place: str) -> Spec | None:
-        """A model's structure as far as it is known without loading it."""
-        if place not in self._specs:
+    def spec(self, location: str) -> Spec | None:
+        """The spec of a model, if it is known without loading the model."""
+        if location not in self._specs:
             try:
-                self._specs[place] = _spec(place)
+                self._specs[location] = _spec(location)
             except (RankscopeError, OSError, ValueError):
-                self._specs[place] = None
-        return self._specs[place]
+                self._specs[location] = None
+        return self._specs[location]
 
     def _named(self, option: str, path: Any) -> str:
         return f"{self.dialect.name(option)} {path}"
@@ -131,26 +137,30 @@ class Sources:
             if sys.stdin is None:
                 raise InputError(f"{named} reads standard input, which is closed.")
             return sys.stdin.buffer.read().decode("utf-8-sig")
+        except InputError:
+            raise
         except FileNotFoundError as error:
-            raise InputError(f"{named}: there is no such file.") from error
+            raise InputError(f"{named}: the file does not exist.") from error
         except OSError as error:
             raise InputError(f"{named} cannot be read: {error.strerror}.") from error
-        except ValueError as error:  # also a path that cannot be one
+        except ValueError as error:  # also for an invalid path
             raise InputError(f"{named} cannot be read as UTF-8 text: {error}.") from error
 
 
 def placed(folder: str | Path, path: str, key: str) -> Path:
-    """Where a path leads from a folder; ``~`` is somebody's home."""
+    """A path relative to a folder; ``~`` is a home directory."""
     try:
         return Path(folder, Path(path).expanduser())
     except RuntimeError:
-        raise InputError(f"{key}: there is no user as in {path!r}; write the path out.") from None
+        raise InputError(
+            f"{key}: the home directory in {path!r} is unknown; write the full path."
+        ) from None
 
 
 def nearest(name: str, known: Sequence[str]) -> str:
-    """What may have been meant by a name that is not known."""
+    """Suggestions for an unknown name."""
     close = get_close_matches(name, known, n=3)
-    return f"did you mean {' or '.join(close)}?" if close else f"there is {', '.join(known)}."
+    return f"did you mean {' or '.join(close)}?" if close else f"choose {', '.join(known)}."
 
 
 @lru_cache(maxsize=1024)
@@ -168,14 +178,14 @@ def _sentences(table: Mapping[str, Any]) -> list[str]:
     return listed
 
 
-def _spec(place: str) -> Spec | None:
-    # Seconds, which no other grid has to wait for.
+def _spec(location: str) -> Spec | None:
+    # Imported here because it takes seconds.
     from rankscope.models.families import BUILTIN, FAMILIES, read_config
 
-    if Path(place).is_dir():
-        config: Any = read_config(place, {"local_files_only": True}, pickled=True)
-    elif place in BUILTIN:
-        config = BUILTIN[place]()
+    if Path(location).is_dir():
+        config: Any = read_config(location, {"local_files_only": True}, pickled=True)
+    elif location in BUILTIN:
+        config = BUILTIN[location]()
     else:
         return None
     able = [family for family in FAMILIES if config.model_type in family.model_types]

@@ -1,4 +1,4 @@
-"""What a question is asked about: a network and what it reads, always passed as a whole."""
+"""The subject of a question: a network and its input, passed together."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -151,10 +151,10 @@ class Subject:
         """A sentence that says what was looked at, where that is not the whole network."""
         if not self.left_out:
             return ()
-        whole = "model" if "origin" in self.about else "network"
+        kind = "model" if "origin" in self.about else "network"
         what = "attention alone" if {*self.left_out} >= _SAN else "remaining parts"
         return (
-            f"This is the {whole}'s {what}, without {', '.join(self.left_out)}; --without='' "
+            f"This is the {kind}'s {what}, without {', '.join(self.left_out)}; --without='' "
             "keeps every part.",
         )
 
@@ -172,7 +172,7 @@ class Subject:
         return fingerprint([origin.spec, origin.weights, origin.inputs, origin.settings])
 
     def provenance(self) -> dict[str, Any]:
-        """Where figures about it come from."""
+        """The provenance of figures about it."""
         origin = self._origin()
         counted = {} if self.measured is None else {"special tokens": "left out of the figures"}
         known = {
@@ -213,7 +213,7 @@ def join_deep(traces: Sequence[Trace]) -> Trace:
 
 
 class _Design(Network):
-    """A network of which there is the description alone."""
+    """A network without weights."""
 
     def __init__(self, spec: Spec) -> None:
         nn.Module.__init__(self)
@@ -225,7 +225,7 @@ class _Design(Network):
 
 
 def outline(spec: Spec, *, samples: int, tokens: int) -> Subject:
-    """What estimates and configurations ask of a subject, at no cost.
+    """A subject with shapes only, for estimates and configurations.
 
     >>> subject = outline(Spec(96, 96, 12288), samples=32, tokens=2048)
     >>> subject.x.shape, sum(weight.numel() for weight in subject.network.parameters())
@@ -236,7 +236,7 @@ def outline(spec: Spec, *, samples: int, tokens: int) -> Subject:
 
 @lru_cache(maxsize=64)
 def _numbers(samples: int, tokens: int, width: int) -> Tensor:
-    """One number for each token, seen from everywhere: tokens that differ, in no memory."""
+    """Tokens that differ, as an expanded view that takes no memory."""
     return torch.arange(float(tokens))[None, :, None].expand(samples, tokens, width)
 
 
@@ -326,7 +326,7 @@ def _between(token_mask: Tensor) -> Tensor:
 
 
 def refuse_unfit(name: str, check: InputCheck | None) -> None:
-    """Raise if a model knows hardly a word of what it is to read."""
+    """Raise if hardly any word of the text is in the vocabulary of the model."""
     if check is not None and not check.fits:
         raise InputError(
             f"{name}: {check.warnings()[0].rstrip('.')}; give text that fits (text, --text), or "

@@ -1,4 +1,4 @@
-"""The words that things are asked in: what fields are called, shown as and, by default, are.
+"""The fields of a question: their names, help texts and defaults.
 
 Nothing heavy is imported here, so that ``--help`` answers at once.
 """
@@ -17,28 +17,28 @@ PASSAGES, LENGTH = 32, 128
 
 @dataclass(frozen=True)
 class Asks:
-    """How a question differs from others in what it is asked about; part of its registration."""
+    """The defaults and restrictions of a question; part of its registration."""
 
     samples: int = PASSAGES
     length: int = LENGTH
     without: str = ""
-    """Parts that are left out unless said otherwise."""
+    """Parts that are left out by default."""
     all_tokens: str = ""
-    """Why every token counts, where none can be left out of the figures."""
+    """Why no token can be left out of the figures; empty if some can."""
     wide: str = ""
-    """Why half precision is refused, where it is."""
+    """Why half precision is refused; empty if it is not."""
     unfit_text: bool = False
-    """Whether it says itself what a text is worth of which a model knows hardly a word."""
+    """Whether it accepts a text of which the model knows hardly a word, and reports it itself."""
     seeded: str = ""
-    """An option of its own that is the setup's seed unless said."""
+    """One of its options whose default is the seed of the setup."""
 
 
 @dataclass(frozen=True)
 class Dialect:
-    """How fields are written where they were said.
+    """How fields are written on the command line or in a grid.
 
-    ``said`` is a field with the value it was given, ``write`` with one it could be given. A
-    ``strict`` dialect refuses what changes nothing; in a grid it may be of use along some axis.
+    ``said`` is a field with its given value, ``write`` with a suggested one. A ``strict`` dialect
+    refuses fields without effect; in a grid they may have one along some axis.
     """
 
     name: Callable[[str], str]
@@ -68,29 +68,38 @@ GRID: Final = Dialect(
 
 @dataclass(frozen=True)
 class Word:
-    """A field as the command line offers it; ``kind`` is what it reads there, if that differs."""
+    """A field as an option of the command line; ``kind`` is its type there, if that differs."""
 
     panel: str
     help: str
     kind: Any = None
 
 
+_AS_BERT: Final = "by default as in BERT-base"
+"""Why a default is not that of ``Spec``: a network without a description has BERT's shape."""
 _PLACES: Final = ", ".join(f"{name} {words}" for name, words in NORM_PLACES.items())
 
 
-class Network(TypedDict, total=False):
-    """Fields of a ``Spec`` that are options of the command line; a grid takes all others, too."""
+class NetworkOptions(TypedDict, total=False):
+    """Fields of a ``Spec`` that are options of the command line; a grid accepts all fields."""
 
-    layers: Annotated[int, Word("Network", "Blocks.")]
-    heads: Annotated[int, Word("Network", "Attention heads per block.")]
-    width: Annotated[int, Word("Network", "Features per token.")]
-    mlp_ratio: Annotated[float, Word("Network", "MLP width over token width; 0 for none.")]
-    norm: Annotated[NormName, Word("Network", "Normalisation.")]
-    norm_place: Annotated[NormPlace, Word("Network", f"Norm placement: {_PLACES}.")]
-    skip: Annotated[float, Word("Network", "Scale of the skips; 0 for none.")]
+    layers: Annotated[int, Word("Network", f"Number of blocks; {_AS_BERT}.")]
+    heads: Annotated[int, Word("Network", f"Attention heads per block; {_AS_BERT}.")]
+    width: Annotated[int, Word("Network", f"Features per token; {_AS_BERT}.")]
+    mlp_ratio: Annotated[float, Word("Network", "MLP width divided by token width; 0: no MLP.")]
+    norm: Annotated[
+        NormName, Word("Network", f"Normalisation; {_AS_BERT}, epsilon 1e-12 (Spec: 1e-5).")
+    ]
+    norm_place: Annotated[
+        NormPlace, Word("Network", f"Norm placement: {_PLACES}; {_AS_BERT} (Spec: pre).")
+    ]
+    skip: Annotated[float, Word("Network", "Scale of the skip connections; 0: none.")]
     mask: Annotated[
         str | None,
-        Word("Network", "Attention mask: full, causal, window:8, ... (default: the model's own)."),
+        Word(
+            "Network",
+            "Attention mask: full, causal, window:8, ...; default: full, or the mask of the MODEL.",
+        ),
     ]
     init: Annotated[
         str,
@@ -103,16 +112,16 @@ class Network(TypedDict, total=False):
         float | None,
         Word(
             "Network",
-            "Root mean square of the embeddings (default: that of --init with pre-norm, 0.02 in "
-            "GPT-2 and Llama; otherwise 1).",
+            "Root mean square of the embeddings; default: the scale of --init if norms are before "
+            "each part (0.02 in GPT-2 and Llama), else 1.",
         ),
     ]
 
 
 BERT: Final = {"layers": 12, "heads": 12, "width": 768, "norm_place": "post", "norm_eps": 1e-12}
-"""A design of which nothing is said has BERT-base's shape."""
+"""The default design: the shape, norm placement and epsilon of BERT-base."""
 SHOWN: Final = {**BERT, "mlp_ratio": 4.0, "norm": "layer", "skip": 1.0, "init": "bert"}
-"""The same with what a ``Spec`` has by default."""
+"""The same with defaults of ``Spec``."""
 LEFT_OUT: Final = {
     "SAN": ("mlp", "skip"),
     "SAN+MLP": ("skip",),
@@ -134,4 +143,4 @@ DESCRIBE: Final = {
     "mlp": ("mlp_ratio",),
     "skip": ("skip",),
 }
-"""Fields that change nothing where a part is left out."""
+"""Fields without effect if a part is left out."""

@@ -49,14 +49,14 @@ def pack(value: Any) -> Any:
     raise KindError(f"a {type(value).__name__} cannot be saved in a file of rankscope.")
 
 
-def pack_record(kind: type, kept: Mapping[str, Any]) -> dict[str, Any]:
+def pack_record(kind: type, values: Mapping[str, Any]) -> dict[str, Any]:
     """An object of one of our classes, by the values of its fields."""
-    named = {name: pack(value) for name, value in kept.items()}
+    named = {name: pack(value) for name, value in values.items()}
     return {_RECORD: f"{kind.__module__}:{kind.__qualname__}", _FIELDS: named}
 
 
 def unpack(packed: Any) -> Any:
-    """The value that ``pack`` was given; an error if that is not what this is.
+    """The value that was packed; raises if this was not made by ``pack``.
 
     >>> unpack(pack({"a": (1, None), 2: b"c"}))
     {'a': (1, None), 2: b'c'}
@@ -66,8 +66,8 @@ def unpack(packed: Any) -> Any:
     if not isinstance(packed, dict):
         return packed
     if _RECORD in packed:
-        kind, kept = unpack_record(packed)
-        return kind(**kept)
+        kind, values = unpack_record(packed)
+        return kind(**values)
     ((kind, inside),) = packed.items()
     if kind == "tuple":
         return tuple(unpack(entry) for entry in inside)
@@ -90,7 +90,7 @@ def unpack_record(packed: Mapping[str, Any]) -> tuple[type[Any], dict[str, Any]]
     module, _, name = packed[_RECORD].partition(":")
     kind = vars(sys.modules.get(module)).get(name) if _is_ours(module) else None
     if not isinstance(kind, type) or not _is_record(kind):
-        raise InputError(f"{packed[_RECORD]} is no class of rankscope that a file can hold.")
+        raise InputError(f"{packed[_RECORD]} is not a class of rankscope that a file can hold.")
     return kind, {name: unpack(value) for name, value in packed[_FIELDS].items()}
 
 
@@ -99,7 +99,7 @@ def _is_ours(module: str) -> bool:
 
 
 def _is_record(kind: type[Any]) -> bool:
-    """Whether objects of a class are known by their fields."""
+    """Whether objects of a class are defined by their fields."""
     named = issubclass(kind, tuple) and hasattr(kind, "_fields")
     frozen = is_dataclass(kind) and getattr(kind, "__dataclass_params__").frozen  # noqa: B009
     return _is_ours(kind.__module__) and (named or frozen)
@@ -126,7 +126,7 @@ def _unpack_tensor(packed: Mapping[str, Any]) -> Any:
 
     dtype = getattr(torch, packed["dtype"])
     if not isinstance(dtype, torch.dtype):
-        raise InputError(f"{packed['dtype']} is no dtype of PyTorch.")
+        raise InputError(f"{packed['dtype']} is not a dtype of PyTorch.")
     content = bytearray(b64decode(packed["content"], validate=True))
     flat = torch.frombuffer(content, dtype=dtype) if content else torch.empty(0, dtype=dtype)
     return flat.reshape(packed["shape"])

@@ -67,18 +67,18 @@ class Tabular:
         from rankscope import tables
 
         table, written = tables.from_parquet(path)
-        held = _name_held(written)
-        if held != cls.__name__:
-            what = f"a {held}" if held else "a table without an object of rankscope"
+        name = _class_name(written)
+        if name != cls.__name__:
+            what = f"a {name}" if name else "a table without an object of rankscope"
             raise InputError(f"{path} holds {what}, expected a {cls.__name__}; load another file.")
         try:
-            kind, kept = unpack_record(json.loads(written[_KEY]))
+            kind, values = unpack_record(json.loads(written[_KEY]))
             if kind is not cls:
                 raise TypeError(f"{kind} is another class of that name")
-            return cls._restored(kept, table, json.loads(written[tables.PROVENANCE]))
+            return cls._restored(values, table, json.loads(written[tables.PROVENANCE]))
         except (LookupError, ArithmeticError, AttributeError, RuntimeError, TypeError, ValueError):
             raise InputError(
-                f"{path} holds a {held} that cannot be read; load another file, or save it again "
+                f"{path} holds a {name} that cannot be read; load another file, or save it again "
                 "with this version of rankscope."
             ) from None
 
@@ -107,15 +107,19 @@ class Tabular:
 
     @classmethod
     def _restored(
-        cls, kept: dict[str, Any], table: "polars.DataFrame", origin: Mapping[str, Any]
+        cls, values: dict[str, Any], table: "polars.DataFrame", origin: Mapping[str, Any]
     ) -> Self:
         """The object that a file holds."""
-        held = {"table": table, "columns": table.to_dict(as_series=False), "provenance": origin}
-        names = [field.name for field in fields(cls) if field.name in held]  # type: ignore[arg-type]
-        return cls(**kept, **{name: held[name] for name in names})
+        from_file = {
+            "table": table,
+            "columns": table.to_dict(as_series=False),
+            "provenance": origin,
+        }
+        names = [field.name for field in fields(cls) if field.name in from_file]  # type: ignore[arg-type]
+        return cls(**values, **{name: from_file[name] for name in names})
 
 
-def _name_held(written: Mapping[str, str]) -> str:
+def _class_name(written: Mapping[str, str]) -> str:
     """The class of what a file holds, by its metadata; nothing if that is none."""
     try:
         return str(json.loads(written[_KEY])["class"].rpartition(":")[2])

@@ -37,19 +37,19 @@ def named_tensors(model: nn.Module) -> dict[str, Tensor]:
     """
     tensors: dict[str, Tensor] = {}
     hidden: dict[str, Any] = {}
-    for place, module in model.named_modules(remove_duplicate=False):
-        prefix = f"{place}." if place else ""
-        for kept in (module._parameters, module._buffers):
-            for name, tensor in kept.items():
+    for path, module in model.named_modules(remove_duplicate=False):
+        prefix = f"{path}." if path else ""
+        for registered in (module._parameters, module._buffers):
+            for name, tensor in registered.items():
                 if tensor is not None:
                     tensors[prefix + name] = tensor
         if "_hf_hook" in vars(module):
             hidden |= _offloaded(prefix, module, module._hf_hook)
         if hasattr(vars(module).get("_packed_params"), "unpack"):
             hidden |= {
-                f"{place}[{n}]": each for n, each in enumerate(module._packed_params.unpack())
+                f"{path}[{n}]": value for n, value in enumerate(module._packed_params.unpack())
             }
-    return tensors | {name: each for name, each in hidden.items() if isinstance(each, Tensor)}
+    return tensors | {name: value for name, value in hidden.items() if isinstance(value, Tensor)}
 
 
 def _offloaded(prefix: str, module: nn.Module, hook: Any) -> dict[str, Any]:
@@ -58,15 +58,15 @@ def _offloaded(prefix: str, module: nn.Module, hook: Any) -> dict[str, Any]:
     Accelerate is not imported: its hooks are known by what they carry.
     """
     waiting: dict[str, Any] = {}
-    for each in (hook, *getattr(hook, "hooks", ())):
-        weights = getattr(each, "weights_map", None)
-        kept = getattr(weights, "dataset", weights)
-        kept = getattr(kept, "state_dict", kept)  # what is on disk is in its index
-        if isinstance(kept, dict):
+    for part in (hook, *getattr(hook, "hooks", ())):
+        weights = getattr(part, "weights_map", None)
+        stored = getattr(weights, "dataset", weights)
+        stored = getattr(stored, "state_dict", stored)  # what is on disk is in its index
+        if isinstance(stored, dict):
             start = getattr(weights, "prefix", "")
             for name, tensor in (*module.named_parameters(), *module.named_buffers()):
                 if tensor.is_meta:
-                    waiting[prefix + name] = kept.get(f"{start}{name}")
+                    waiting[prefix + name] = stored.get(f"{start}{name}")
     return waiting
 
 
@@ -232,13 +232,13 @@ def _copied(pieces: Sequence[Tensor], device: torch.device) -> Iterator[bytes]:
     if device.type == "cpu":
         yield from (piece.numpy().tobytes() for piece in pieces)
         return
-    whole, start = torch.cat(list(pieces)).cpu().numpy(), 0
+    joined, start = torch.cat(list(pieces)).cpu().numpy(), 0
     for piece in pieces:
-        yield whole[start : start + len(piece)].tobytes()
+        yield joined[start : start + len(piece)].tobytes()
         start += len(piece)
 
 
-# Numbers that are none.
+# Values that are not finite.
 
 
 def refuse_broken(
@@ -267,7 +267,7 @@ def refuse_broken(
             raise InputError(
                 f"layer {layers[name]}, {name} is {tensors[name][tuple(first)].item()} at {first} "
                 f"({int(bad.sum())} of {bad.numel()} entries are not finite), so nothing after it "
-                "can be measured; load the weights again, or look where training broke down."
+                "can be measured; reload the weights, or find where training diverged."
             )
     settings = {"not finite": ", ".join(broken)} if broken else {}
     elsewhere = sum(tensor.is_meta for tensor in tensors.values())
@@ -283,13 +283,13 @@ def _layers(model: nn.Module, blocks: Sequence[nn.Module]) -> dict[str, int]:
     """The first layer each tensor of the blocks belongs to, by its name in the model."""
     first: dict[int, int] = {}
     for layer, block in enumerate(blocks, start=1):
-        for each in (*block.parameters(), *block.buffers()):
-            first.setdefault(id(each), layer)
+        for tensor in (*block.parameters(), *block.buffers()):
+            first.setdefault(id(tensor), layer)
     named = (
         *model.named_parameters(remove_duplicate=False),
         *model.named_buffers(remove_duplicate=False),
     )
-    return {name: first[id(each)] for name, each in named if id(each) in first}
+    return {name: first[id(tensor)] for name, tensor in named if id(tensor) in first}
 
 
 Stamp = tuple[Any, ...]

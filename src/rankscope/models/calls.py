@@ -16,6 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pad_sequence
 
+from rankscope.arguments import series_as_list
 from rankscope.core import deep as _deep
 from rankscope.core import paths as _paths
 from rankscope.core import prediction as _prediction
@@ -73,6 +74,9 @@ def read_inputs(inputs: Inputs, token_mask: Tensor | None = None) -> ReadInputs:
         return read_inputs(inputs["input_ids"], mask)
     if isinstance(inputs, Tensor):
         return ReadInputs(None, inputs, token_mask)
+    inputs = series_as_list(inputs)
+    if isinstance(inputs, np.ndarray) and inputs.dtype.kind in "UO":  # texts
+        inputs = inputs.tolist()
     if isinstance(inputs, np.ndarray):
         return ReadInputs(None, torch.from_numpy(inputs), token_mask)
     if not isinstance(inputs, Sequence) or not inputs:

@@ -17,7 +17,7 @@ from rankscope.show.display import card, paragraph, table
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from rankscope.core.prediction import Outcome, Prediction
+    from rankscope.core.prediction import PredictedOutcome, Prediction
     from rankscope.core.theory import Bounds, GraphFacts, Law, LayerBounds, Obstacle
 
 # ---------------------------------------------------------------------------------------- laws
@@ -79,7 +79,7 @@ def _with_error(value: float, error: float) -> str:
 # ---------------------------------------------------------------------------------- predictions
 
 
-def describe_outcome(outcome: "Outcome") -> str:
+def describe_outcome(outcome: "PredictedOutcome") -> str:
     """One outcome in a sentence, and a second sentence if the networks disagree."""
     sentence = _OUTCOMES[outcome.about](outcome)
     if outcome.is_sure:
@@ -88,7 +88,7 @@ def describe_outcome(outcome: "Outcome") -> str:
     return f"{sentence} The sampled networks disagree: {shares}."
 
 
-def _describe_tokens(outcome: "Outcome") -> str:
+def _describe_tokens(outcome: "PredictedOutcome") -> str:
     start, end = (power_of_ten(outcome.figures[at]) for at in ("first", "last"))
     layers, trend, fall = plural(outcome.layers, "layer"), outcome.trend, ""
     if trend is not None and trend.rate <= 0 and math.isfinite(trend.rate):
@@ -118,7 +118,7 @@ def _describe_tokens(outcome: "Outcome") -> str:
     return f"{opening}: the relative dispersion of the tokens {way} over {layers}{fall}."
 
 
-def _describe_attention(outcome: "Outcome") -> str:
+def _describe_attention(outcome: "PredictedOutcome") -> str:
     figures = outcome.figures
     most = figures["even_entropy"]
     entropies = f"{short(figures['entropy'], digits=2)} of {short(most, digits=2)} nats"
@@ -141,7 +141,7 @@ def _describe_attention(outcome: "Outcome") -> str:
     return f"The attention entropy is at least {least} of its maximum ({seen})."
 
 
-def _describe_size(outcome: "Outcome") -> str:
+def _describe_size(outcome: "PredictedOutcome") -> str:
     trend, figures = outcome.trend, outcome.figures
     assert trend is not None  # every size has one
     law = {
@@ -160,7 +160,7 @@ def _describe_size(outcome: "Outcome") -> str:
     )
 
 
-def _describe_gradients(outcome: "Outcome") -> str:
+def _describe_gradients(outcome: "PredictedOutcome") -> str:
     opening = {
         "vanishing gradients": "Gradients vanish",
         "exploding gradients": "Gradients explode",
@@ -172,7 +172,7 @@ def _describe_gradients(outcome: "Outcome") -> str:
     )
 
 
-def _describe_queries(outcome: "Outcome") -> str:
+def _describe_queries(outcome: "PredictedOutcome") -> str:
     figures = outcome.figures
     least = short(figures["least"], digits=2)
     seen = f"{least} times those of values (layer {figures['least_at']:.0f})"
@@ -184,7 +184,7 @@ def _describe_queries(outcome: "Outcome") -> str:
     )
 
 
-_OUTCOMES: Final[Mapping[str, Callable[["Outcome"], str]]] = {
+_OUTCOMES: Final[Mapping[str, Callable[["PredictedOutcome"], str]]] = {
     "tokens": _describe_tokens,
     "attention": _describe_attention,
     "size": _describe_size,

@@ -50,7 +50,7 @@ def test_sums_that_overflow_are_no_broken_numbers(monkeypatch, lively):
     """A watch that saw something does no more than have every layer looked at in its turn."""
     net, x = lively(KINDS["pre-norm"]), batch()
     expected = path_lengths(net, x)
-    monkeypatch.setattr(_frozen.Watch, "saw_only_numbers", lambda _: False)
+    monkeypatch.setattr(_frozen.FinitenessCheck, "saw_only_numbers", lambda _: False)
     found = path_lengths(net, x)
     assert found.columns == expected.columns
     assert torch.equal(found.contributions, expected.contributions)
@@ -62,7 +62,7 @@ def test_a_watch_sees_what_is_no_number_but_not_in_padding():
     mask[1, 4] = False
     x[1, 4, 2] = torch.nan
     for token_mask, fine in ((mask, True), (None, False)):
-        watch = _frozen.Watch()
+        watch = _frozen.FinitenessCheck()
         watch.note(net, 1, batch())
         watch.note(net, 2, x, token_mask)
         assert watch.saw_only_numbers() == fine

@@ -10,8 +10,8 @@ from rankscope import Spec, predict
 from rankscope.core.network import ACTIVATIONS, Visibility, activation
 from rankscope.core.prediction._arithmetic import Plain
 from rankscope.core.prediction._draws import (
+    DrawnWeights,
     Streams,
-    Weights,
     compress,
     coordinates,
     from_kernel,
@@ -27,7 +27,7 @@ def parts(spec, draws=DRAWS, *, limit=False, count=5):
     """The parts of a layer of many random networks on ``count`` tokens."""
     streams = Streams.of(0, [(draw, 0) for draw in range(draws)])
     seen = Visibility.of(spec.mask, count, None, torch.device("cpu"))
-    return Plain(Weights(spec, streams, torch.float64, limit), seen, frozenset(), None)
+    return Plain(DrawnWeights(spec, streams, torch.float64, limit), seen, frozenset(), None)
 
 
 def gram(x):

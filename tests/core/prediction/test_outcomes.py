@@ -7,7 +7,7 @@ import torch
 
 from rankscope import Spec, predict
 from rankscope.core.network import Init
-from rankscope.core.prediction import Outcome, Prediction
+from rankscope.core.prediction import PredictedOutcome, Prediction
 
 LAYERS = 12
 AT = torch.arange(LAYERS + 1, dtype=torch.float64)
@@ -36,7 +36,7 @@ def prediction(**metrics):
     return Prediction(Spec(LAYERS, 1, 2), 0, curves, 0.0, even_entropy=even)
 
 
-def outcome(about, **metrics) -> Outcome:
+def outcome(about, **metrics) -> PredictedOutcome:
     return {each.about: each for each in prediction(**metrics).verdict}[about]
 
 

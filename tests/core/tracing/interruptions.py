@@ -26,14 +26,14 @@ from torch import nn
 
 from rankscope import Network, Spec, trace
 from rankscope.core import tracing
-from rankscope.core.tracing import _attention, _left_as_found
+from rankscope.core.tracing import _attention, _temporary_changes
 
 legacy = importlib.import_module("numpy.random")  # the global state, as models draw from it
 FOLDER = str(Path(tracing.__file__).parent) + os.sep
 HAS_TIMER = hasattr(signal, "setitimer")  # not on Windows
 TRACER = sys.gettrace()  # what measures coverage, if anything does
 TRACE = inspect.unwrap(trace).__code__
-EXITS = ("_left_as_found.py", "_trace.py")
+EXITS = ("_temporary_changes.py", "_trace.py")
 """Where half of the injected interruptions strike: what restores a model is a small part of all."""
 
 
@@ -118,7 +118,7 @@ def records():
     """How much is kept for all traces together, by name."""
     return {
         name: len(kept)
-        for module in (_left_as_found, _attention)
+        for module in (_temporary_changes, _attention)
         for name, kept in vars(module).items()
         if isinstance(kept, dict | set) and not name.startswith("__")
     }
@@ -127,7 +127,7 @@ def records():
 def locks():
     """Which locks another thread can take."""
     free = {}
-    for module in (_left_as_found, _attention):
+    for module in (_temporary_changes, _attention):
         for name, lock in vars(module).items():
             if isinstance(lock, type(threading.RLock())):
                 free[f"{module.__name__}.{name}"] = lock.acquire(blocking=False)

@@ -139,7 +139,7 @@ def test_a_layer_that_attends_twice_is_refused() -> None:
     model.layers = nn.ModuleList([Twice(*layers[:2]), Twice(*layers[2:])])
     model.config.num_hidden_layers = 2
     given = {**GIVEN, "use_cache": False}
-    with pytest.raises(InputError, match=r"layer 1 attended 2 times.*blocks=\[\.\.\.\]"):
+    with pytest.raises(InputError, match=r"layer 1 has 2 attention calls.*blocks=\[\.\.\.\]"):
         trace(model, given, metrics=["attention_entropy"])
     inner = [block for pair in model.layers for block in (pair.first, pair.second)]
     traced = trace(model, given, metrics=["attention_entropy"], blocks=inner)
@@ -161,7 +161,7 @@ class Still(nn.Module):
 def test_a_layer_that_does_not_attend_is_refused() -> None:
     model = build(TEXT["qwen2"])
     model.layers[1] = Still(model.layers[1])
-    with pytest.raises(InputError, match="layer 2 attended 0 times"):
+    with pytest.raises(InputError, match="layer 2 has 0 attention calls"):
         trace(model, GIVEN, metrics=["attention_entropy"], blocks="layers")
     model.layers[0] = Still(model.layers[0])
     with pytest.raises(ModelError, match="Qwen2Model is neither"):
@@ -184,7 +184,7 @@ def test_the_decoder_of_two_stacks_is_measured_by_its_own_attention() -> None:
 def test_a_wrong_mask_is_named_with_the_layer() -> None:
     """Real queries attend to what the mask calls padding."""
     model = build(TEXT["qwen2"])
-    with pytest.raises(InputError, match=r"layer 1, sink_mass: attention is no distribution"):
+    with pytest.raises(InputError, match=r"layer 1, sink_mass: attention is not a distribution"):
         trace(model, {"input_ids": IDS}, metrics=["sink_mass"], token_mask=LEFT.bool())
 
 

@@ -91,7 +91,9 @@ def test_zeros_on_the_right_are_not_taken_for_the_old_tokens_place(model):
 def test_a_mask_that_leaves_the_cache_out_is_refused(model):
     mask = torch.ones(2, 5, dtype=torch.long)
     given = {"input_ids": IDS[:, OLD:], "past_key_values": filled(model), "attention_mask": mask}
-    with pytest.raises(InputError, match="5 entries a sample for 4 tokens in the cache and 3 new"):
+    with pytest.raises(
+        InputError, match="5 entries per sample for 4 tokens in the cache and 3 new"
+    ):
         trace(model, given)
 
 

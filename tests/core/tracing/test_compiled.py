@@ -11,7 +11,7 @@ from torch import nn
 
 from rankscope.core.network import Network, Spec
 from rankscope.core.tracing import captured_input, captured_states, find_blocks, trace
-from rankscope.core.tracing._left_as_found import LeftAsFound
+from rankscope.core.tracing._temporary_changes import TemporaryChanges
 from rankscope.errors import InputError
 
 WAIT = 10.0
@@ -209,7 +209,7 @@ def test_flex_attention_stays_compiled_and_what_is_lost_with_it_is_refused(token
 
 def test_what_was_chosen_before_is_chosen_again():
     with torch.compiler.set_stance("fail_on_recompile"):
-        with LeftAsFound() as one, one, one, one, LeftAsFound() as two, two, two, two:
+        with TemporaryChanges() as one, one, one, one, TemporaryChanges() as two, two, two, two:
             one.run_as_written()
             two.run_as_written()
             assert torch._dynamo.eval_frame._stance.stance == "force_eager"
@@ -219,6 +219,6 @@ def test_what_was_chosen_before_is_chosen_again():
 def test_nothing_is_imported_where_nothing_was_compiled(monkeypatch):
     monkeypatch.delitem(sys.modules, "torch._dynamo.eval_frame")
     monkeypatch.setattr(torch.compiler, "set_stance", pytest.fail)
-    with LeftAsFound() as found, found, found, found:
-        found.run_as_written()
+    with TemporaryChanges() as changes, changes, changes, changes:
+        changes.run_as_written()
         assert "torch._dynamo.eval_frame" not in sys.modules

@@ -251,8 +251,7 @@ def test_swin_counts_stages_and_says_so():
         states = model(**inputs, output_hidden_states=True).hidden_states
     traced = trace(model, inputs, metrics=METRICS)
     assert traced.provenance.settings["stack"] == (
-        "encoder.layers: 2 SwinStage, with 2 to 2 blocks inside each; "
-        "a layer is one of the outer ones"
+        "encoder.layers: 2 SwinStage, with 2 to 2 blocks inside each; each outer block is one layer"
     )
     assert traced.columns["value"] == pytest.approx(measured(states[:3], None), rel=1e-5)
     names = [f"encoder.layers.{stage}.blocks.{block}" for stage in range(2) for block in range(2)]
@@ -264,7 +263,7 @@ def test_what_was_decided_is_recorded():
     assert settings["stack"] == "encoder.layer: 3 BertLayer"
     assert settings["layout"] == "batch token feature: the axes of input_ids"
     assert settings["mask"] == "attention_mask: 1 is a token"
-    assert settings["tensor"] == "the only one a block gives"
+    assert settings["tensor"] == "the only tensor that a block returns"
 
 
 def test_models_that_differ_in_nothing_but_a_setting_have_other_names():

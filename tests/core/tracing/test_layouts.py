@@ -78,7 +78,7 @@ def test_as_many_samples_as_tokens(turns, tokens):
         trace(hidden, x)
     said = trace(hidden, x, layout=BATCH_FIRST, metrics=["dispersion"])
     assert said.columns["value"] == pytest.approx(by_hand(hidden, x, token_first=False))
-    assert said.provenance.settings["layout"] == f"{BATCH_FIRST}: as told"
+    assert said.provenance.settings["layout"] == f"{BATCH_FIRST}: as specified"
 
 
 class Embedding(nn.Module):
@@ -106,7 +106,7 @@ IDS = torch.arange(18).view(3, 6)
 
 def test_turned_token_ids_are_not_guessed_at():
     model = Embedding(turn=True)
-    with pytest.raises(InputError, match=r"\(6, 3, 8\) where input_ids is \(3, 6\).*layout="):
+    with pytest.raises(InputError, match=r"\(6, 3, 8\), and input_ids has shape \(3, 6\).*layout="):
         trace(model, IDS)
     said = trace(model, IDS, layout=TOKEN_FIRST)
     assert said.columns == trace(Embedding(), IDS).columns
@@ -126,7 +126,7 @@ def test_real_inputs_that_are_turned_on_the_way(tokens):
 
 
 def test_samples_laid_end_to_end_are_not_one_sample():
-    with pytest.raises(ShapeError, match="without a batch axis, though input_ids has 3 samples"):
+    with pytest.raises(ShapeError, match="without a batch axis, although input_ids has 3 samples"):
         trace(Embedding(flat=True), IDS)
 
 
@@ -147,5 +147,5 @@ def test_attention_that_is_never_called(tokens):
         def forward(self, x):
             return self.linear(x)
 
-    with pytest.raises(InputError, match="layout is not known; say which"):
+    with pytest.raises(InputError, match="layout is unknown; specify it"):
         trace(nn.Sequential(Idle(), Idle()), tokens(3, 6, 8))

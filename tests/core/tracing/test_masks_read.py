@@ -86,7 +86,7 @@ def test_masks_of_two_readings_are_refused(kind, tokens):
         trace(model, {"x": x, name: mask})
     told = trace(model, {"x": x, name: mask}, token_mask=TOKENS)
     assert told.columns == trace(model, x, token_mask=TOKENS).columns
-    assert told.provenance.settings["mask"] == "token_mask, as told"
+    assert told.provenance.settings["mask"] == "token_mask, as specified"
 
 
 @pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")

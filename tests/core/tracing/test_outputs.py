@@ -94,7 +94,7 @@ def test_two_readings_are_refused_and_the_option_settles_it(between, tokens):
     for output in ("out", lambda out: out["out"]):
         traced = trace(model, x, metrics=["dispersion"], output=output)
         assert traced.columns["value"] == expected
-        assert "as told" in traced.provenance.settings["tensor"]
+        assert "as specified" in traced.provenance.settings["tensor"]
     other = trace(model, x, metrics=["dispersion"], output="aux")
     assert other.columns["value"] != expected
 
@@ -152,7 +152,7 @@ def test_a_next_block_that_takes_everything_proves_nothing(way, tokens):
             x = pick(block(x))
             expected += dispersion(x).tolist()
     assert traced.columns["value"] == pytest.approx(expected, rel=1e-6)
-    assert "of what the next block takes, " in traced.provenance.settings["tensor"]
+    assert "the one that the next block takes" in traced.provenance.settings["tensor"]
     assert "shape" not in traced.provenance.settings
 
 
@@ -160,7 +160,7 @@ def test_everything_of_one_shape_is_refused(tokens):
     model, x = passing(lambda h: (h * 2, h), lambda out: out[1]), tokens(2, 5, 8).float()
     with pytest.raises(InputError, match=r"\[0\] \(2, 5, 8\), \[1\] \(2, 5, 8\); .*output=1"):
         trace(model, x)
-    assert trace(model, x, output=1).provenance.settings["tensor"] == "output=1, as told"
+    assert trace(model, x, output=1).provenance.settings["tensor"] == "output=1, as specified"
 
 
 def test_a_next_block_that_takes_none_of_them_leaves_it_open(tokens):

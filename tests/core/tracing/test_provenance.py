@@ -211,7 +211,7 @@ def test_every_option_is_there():
     assert origin.network == net.spec.describe()
     assert origin.settings["metrics"] == "residual"
     assert len(origin.settings["token_mask"]) == 12
-    assert origin.settings["mask"] == "token_mask, as told"
+    assert origin.settings["mask"] == "token_mask, as specified"
     assert "measured" not in origin.settings
 
 
@@ -344,7 +344,7 @@ def test_numbers_the_model_draws_itself():
     assert one == same
     assert one.columns != other.columns
     assert one.provenance != other.provenance
-    assert "drawn by the model itself" in one.provenance.settings["random numbers"]
+    assert "drawn by the model from the global state" in one.provenance.settings["random numbers"]
     assert "random numbers" not in trace(Scaled(1.0), X).provenance.settings
 
 
@@ -394,7 +394,7 @@ def test_a_network_with_a_part_of_another_class():
 
 def test_joined_parts_must_be_of_one_model():
     one, other = (trace(Network.random(Spec(2, 2, 8), seed=seed), X) for seed in (0, 1))
-    with pytest.raises(InputError, match=r"other weights.*cannot be joined"):
+    with pytest.raises(InputError, match=r"different weights.*cannot be joined"):
         Trace.joined([one, other])
 
 

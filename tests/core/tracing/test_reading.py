@@ -226,10 +226,14 @@ def test_the_stream_can_be_named():
         Model([MemoryFirst()], with_other(lambda block, other, x: block(other, x))),
         [real(3, 6, 8), 9 * real(3, 6, 8, seed=5)],
     )
-    assert "cannot be seen: 'memory', 'x'; say which: stream='x'" in reading(case)
+    assert "unclear which of them is layer 0: 'memory', 'x'; choose one: stream='x'" in reading(
+        case
+    )
     assert reading(case, stream="x") == reading(case, stream=1) == "right"
     assert reading(case, stream="memory") == "wrong"
-    with pytest.raises(InputError, match=r"stream='y' is 0 of the tensors .*\('memory', 'x'\)"):
+    with pytest.raises(
+        InputError, match=r"stream='y' matches 0 of the tensors .*\('memory', 'x'\)"
+    ):
         trace(case.model, case.inputs, stream="y")
 
 
@@ -267,5 +271,5 @@ def test_layer_zero_is_the_first_in_the_table_though_it_is_known_later():
     case = TRICKY["memory: memory first, alike, 3 blocks"]()
     traced = trace(case.model, case.inputs)
     assert traced.columns["layer"] == sorted([0, 1, 2, 3] * 12)
-    words = "argument 'x': what goes on from block to block"
+    words = "argument 'x': passed from block to block"
     assert traced.provenance.settings["stream"] == words

@@ -600,7 +600,7 @@ def test_provenance_of_a_foreign_model(tokens):
 
 
 def test_measured_is_refused_where_only_attention_is_measured(lively, tokens):
-    with pytest.raises(InputError, match="leave it out"):
+    with pytest.raises(InputError, match="omit it"):
         trace(
             lively(small()),
             tokens(1, 5, 8),

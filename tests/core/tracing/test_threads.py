@@ -125,7 +125,7 @@ def test_blocks_that_run_in_other_threads(tokens):
             with ThreadPoolExecutor(1) as pool:
                 return pool.submit(self.module, x).result()
 
-    with pytest.raises(InputError, match=r"in other threads, as DataParallel.*model\.module"):
+    with pytest.raises(InputError, match=r"in other threads, as in DataParallel.*model\.module"):
         trace(Elsewhere(), tokens(2, 5, 8))
 
 

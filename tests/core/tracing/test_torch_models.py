@@ -215,7 +215,7 @@ def test_hidden_states_are_found_in_what_a_block_takes(call, tokens):
 )
 def test_blocks_that_give_no_hidden_states(given, tokens):
     model = Giving(lambda _: given, lambda _: torch.zeros(2, 3, 4))
-    with pytest.raises(InputError, match="with no real tensor in it"):
+    with pytest.raises(InputError, match="without a floating-point tensor"):
         trace(model, tokens(2, 3, 4).float())
     assert not any(m._forward_pre_hooks for m in model.modules())
 

@@ -3,14 +3,14 @@
 from contextlib import contextmanager
 
 from rankscope.core.tracing._attention import AttentionWatch
-from rankscope.core.tracing._left_as_found import LeftAsFound
+from rankscope.core.tracing._temporary_changes import TemporaryChanges
 
 
 @contextmanager
 def watched_attention(callback, model):
     """Call ``callback(module, scores)`` for each self-attention, and judge the readings."""
     watch = AttentionWatch(callback, model)
-    with LeftAsFound() as found, found, found, found:
-        watch.listen(found)
+    with TemporaryChanges() as changes, changes, changes, changes:
+        watch.listen(changes)
         yield watch
     watch.judge()

@@ -97,7 +97,7 @@ def test_models_called_alike_stay_apart_and_none_is_refused(name: str) -> None:
     for labels in (tried, listed):  # D5 has the paper's own curves, too
         ours = [label for label in labels if "figure" not in label]
         assert ours == ["bert (init)", "bert (init) 2"]
-    with pytest.raises(InputError, match="no model to try"):
+    with pytest.raises(InputError, match="no models are given"):
         module.ENTRY.run(replace(config, models=()), silent)
 
 

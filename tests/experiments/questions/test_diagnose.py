@@ -199,7 +199,7 @@ def test_the_same_seed_gives_the_same_answer(found) -> None:
     [
         (lambda net, _: diagnose(net, [[1, 2]]), "reads hidden states"),
         (lambda net, x: diagnose(net, token_mask=x[..., 0] > 0), "give them, too"),
-        (lambda net, x: diagnose(net, x, pickled=True), "pickled is about loading"),
+        (lambda net, x: diagnose(net, x, pickled=True), "pickled applies to loading"),
         (lambda _, x: diagnose("bert-base", x, at_init=True), "are for a Network"),
     ],
 )

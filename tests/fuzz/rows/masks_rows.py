@@ -8,7 +8,7 @@ from rankscope.core import masks
 
 add("masks.BigBird", masks.BigBird, window=1, hubs=1, random=1, seed=0)
 add("masks.BlockLocal", masks.BlockLocal, size=2)
-add("masks.Columns", masks.Columns, stride=2)
+add("masks.GlobalColumns", masks.GlobalColumns, stride=2)
 add("masks.Dilated", masks.Dilated, reach=2, step=2, causal=True)
 add("masks.EdgeList", masks.EdgeList, tokens=2, packed=masks.from_edges(2, [(0, 0), (1, 1)]).packed)
 add("masks.Explicit", masks.Explicit, tokens=2, bits=masks.Explicit.of(torch.eye(2) > 0).bits)
@@ -36,7 +36,7 @@ for one in (
     masks.BigBird(1, 1, 1),
     masks.Star(1),
     masks.Fixed(2),
-    masks.Columns(2),
+    masks.GlobalColumns(2),
     masks.union(masks.Causal(), masks.Star(1)),
     masks.intersection(masks.Causal(), masks.window(1)),
 ):

@@ -32,8 +32,8 @@ add(
 FOUND = prediction.predict(SMALL, X, draws=2)
 add("prediction.Prediction.band", FOUND.band, metric="mean_cosine")
 add(
-    "prediction.Outcome",
-    prediction.Outcome,
+    "prediction.PredictedOutcome",
+    prediction.PredictedOutcome,
     about="tokens",
     kind="depth collapse",
     share=0.9,

@@ -76,8 +76,8 @@ class Measurement:
         """``log ‖res(X)‖`` and ``log ‖X‖``."""
         if self.measured is not None:
             state = replace(state, token_mask=self.measured.to(state.device))
-        whole = state.log_norm(norm=self.norm)
-        return torch.stack([state.log_residual(norm=self.norm, center=self.center), whole])
+        log_norm = state.log_norm(norm=self.norm)
+        return torch.stack([state.log_residual(norm=self.norm, center=self.center), log_norm])
 
     def of(self, samples: Tensor) -> "Measurement":
         """The same measurement for some of the samples."""
@@ -133,12 +133,12 @@ class Notes:
         if logs.shape[1] > batch:
             self._beside.append(logs[:, batch:])
 
-    def read(self) -> "Read":
+    def read(self) -> "LayerRecords":
         """Read all records, in one transfer if they are on one device."""
         rows = _on_host(self._rows)
         scale, common_lost, lost, beyond = rows[:, 2:].unbind(1)
         beside = _on_host(self._beside) if self._beside else None
-        return Read(rows[:, :2], scale, common_lost, lost, beyond, beside)
+        return LayerRecords(rows[:, :2], scale, common_lost, lost, beyond, beside)
 
 
 def _on_host(rows: list[Tensor]) -> Tensor:
@@ -147,7 +147,7 @@ def _on_host(rows: list[Tensor]) -> Tensor:
     return torch.stack(rows).cpu()
 
 
-class Read(NamedTuple):
+class LayerRecords(NamedTuple):
     """The records of every layer; the input comes first."""
 
     clean: Float[Tensor, "layer 2 batch"]
@@ -190,7 +190,7 @@ def first_layers_in_doubt(
     x: Hidden,
     start: SplitState,
     measurement: Measurement,
-    read: Read,
+    read: LayerRecords,
     beside: Beside | None,
 ) -> PerSample:
     """The first layer in doubt for each sample; infinite if there is none.
@@ -240,10 +240,10 @@ def _moved(
     return moved
 
 
-def _apart(one: Tensor, other: Tensor, *, dim: int = 0) -> Tensor:
+def _apart(moved: Tensor, reference: Tensor, *, dim: int = 0) -> Tensor:
     """The larger of the two differences along an axis; relative if a logarithm is above 1."""
-    apart = (one - other).abs() / other.abs().clamp(min=1)
-    return torch.where(one == other, 0.0, apart.nan_to_num(math.inf)).amax(dim)
+    apart = (moved - reference).abs() / reference.abs().clamp(min=1)
+    return torch.where(moved == reference, 0.0, apart.nan_to_num(math.inf)).amax(dim)
 
 
 def _first(layers: Bool[Tensor, "layer batch"]) -> PerSample:
@@ -330,10 +330,10 @@ def _spelled(func: Callable[..., Any]) -> tuple[str, bool]:
 def _is_exact(name: str, terms: Sequence[Any], out: Tensor) -> Tensor | bool:
     """Where an operation does not round, as in the difference of equal numbers."""
     if name in ("add", "sub"):
-        one, other = (torch.as_tensor(term, dtype=out.dtype) for term in terms[:2])
-        part = out - one  # Knuth's TwoSum: the rounding error of the sum
-        rest = other - part if name == "add" else -(other + part)
-        return (one - (out - part)) + rest == 0
+        left, right = (torch.as_tensor(term, dtype=out.dtype) for term in terms[:2])
+        part = out - left  # Knuth's TwoSum: the rounding error of the sum
+        rest = right - part if name == "add" else -(right + part)
+        return (left - (out - part)) + rest == 0
     if name in ("mul", "div"):
         exact = _is_power_of_two(terms[1], out)
         if name == "div" or exact is True:

@@ -186,9 +186,9 @@ def _affine(state: SplitState, gain: Tensor | None, bias: Tensor | None) -> Spli
 
 
 def _square(
-    one: Float[Tensor, "batch #token feature"],
-    other: Float[Tensor, "batch #token feature"],
+    left: Float[Tensor, "batch #token feature"],
+    right: Float[Tensor, "batch #token feature"],
     count: int,
 ) -> Float[Tensor, "batch #token 1"]:
     """The inner product of a norm: a sum, or a mean over ``count`` features."""
-    return (one * other).sum(-1, keepdim=True) / count
+    return (left * right).sum(-1, keepdim=True) / count

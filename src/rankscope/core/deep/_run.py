@@ -315,22 +315,22 @@ def apply_activation(name: str, state: SplitState) -> SplitState:
     )
 
 
-def multiply(one: SplitState, other: SplitState) -> SplitState:
+def multiply(left: SplitState, right: SplitState) -> SplitState:
     """``(1aᵀ + eˢA) ∘ (1bᵀ + eᵗB) = 1(ab)ᵀ + …``, entry by entry, as a gated MLP needs it."""
-    a, b = one.common, other.common
-    deviation, theirs = one.deviation, other.deviation
+    a, b = left.common, right.common
+    deviation, theirs = left.deviation, right.deviation
     rows = [replace(part, mantissa=part.mantissa.unsqueeze(1)) for part in (a, b)]
     products = (
         _product(deviation, rows[1]),
         _product(theirs, rows[0]),
         _product(deviation, theirs),
     )
-    return SplitState(_product(a, b), scaled_sum(*products), one.token_mask)
+    return SplitState(_product(a, b), scaled_sum(*products), left.token_mask)
 
 
-def _product(one: ScaledTensor, other: ScaledTensor) -> ScaledTensor:
-    log, lost = one.log + other.log, worst(one.lost, other.lost)
-    return rescale(one.mantissa * other.mantissa, log, terms=log, lost=lost)
+def _product(left: ScaledTensor, right: ScaledTensor) -> ScaledTensor:
+    log, lost = left.log + right.log, worst(left.lost, right.lost)
+    return rescale(left.mantissa * right.mantissa, log, terms=log, lost=lost)
 
 
 def _smooth_change(

@@ -151,17 +151,17 @@ def rescale(
 ) -> ScaledTensor:
     """``ScaledTensor.of`` without checks."""
     size: Tensor = torch.linalg.vector_norm(values, math.inf, dim=tuple(range(1, values.ndim)))
-    whole = size.log() + log if isinstance(log, Tensor) or log else size.log()
+    total = size.log() + log if isinstance(log, Tensor) or log else size.log()
     if terms is not None:
-        lost = _more_lost(lost, terms, whole)
-    return unchecked(values / expand_like(size.clamp(min=_TINIEST), values), whole, lost)
+        lost = _more_lost(lost, terms, total)
+    return unchecked(values / expand_like(size.clamp(min=_TINIEST), values), total, lost)
 
 
 def unchecked(mantissa: Mantissa, log: PerSample, lost: PerSample | float) -> ScaledTensor:
     """A ``ScaledTensor`` of parts known to fit, without checks; private to this package."""
-    made = object.__new__(ScaledTensor)
-    made.__dict__.update(mantissa=mantissa, log=log, lost=lost)
-    return made
+    scaled = object.__new__(ScaledTensor)
+    scaled.__dict__.update(mantissa=mantissa, log=log, lost=lost)
+    return scaled
 
 
 def _more_lost(lost: PerSample | float, terms: PerSample, result: PerSample) -> PerSample | float:

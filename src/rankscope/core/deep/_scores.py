@@ -252,8 +252,8 @@ def _weights_from_logs(
     """The softmax of ``log f_i·g_j``, feature by feature, so that nothing underflows."""
     pairs = query.logs[..., 0].unsqueeze(-1) + key.logs[..., 0].unsqueeze(-2)
     for feature in range(1, query.logs.shape[-1]):
-        one, other = query.logs[..., feature], key.logs[..., feature]
-        pairs = torch.logaddexp(pairs, one.unsqueeze(-1) + other.unsqueeze(-2))
+        of_query, of_key = query.logs[..., feature], key.logs[..., feature]
+        pairs = torch.logaddexp(pairs, of_query.unsqueeze(-1) + of_key.unsqueeze(-2))
     if attention.scale <= 0:  # then all keys have equal weight
         pairs = torch.zeros_like(pairs)
     lost = worst(query.delta.lost, key.delta.lost)

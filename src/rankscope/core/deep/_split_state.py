@@ -53,13 +53,13 @@ class SplitState:
     token_mask: Bool[Tensor, "batch token"] | None = None
 
     def __post_init__(self) -> None:
-        own = self.deviation.mantissa.shape
-        fits = len(own) == 3 and self.common.mantissa.shape == own[::2]
-        if not fits or not (self.token_mask is None or self.token_mask.shape == own[:2]):
+        shape = self.deviation.mantissa.shape
+        fits = len(shape) == 3 and self.common.mantissa.shape == shape[::2]
+        if not fits or not (self.token_mask is None or self.token_mask.shape == shape[:2]):
             raise ShapeError(
                 f"common has shape {tuple(self.common.mantissa.shape)} and deviation "
-                f"{tuple(own)}, expected (batch, feature) and (batch, token, feature), and a mask "
-                "(batch, token)."
+                f"{tuple(shape)}, expected (batch, feature) and (batch, token, feature), and a "
+                "mask (batch, token)."
             )
 
     @classmethod
@@ -124,8 +124,8 @@ class SplitState:
     def log_norm(self, *, norm: Norm = "composite") -> PerSample:
         """``log ‖X‖``."""
         unit = self.unit()
-        whole = in_units(self.common, unit).unsqueeze(1) + in_units(self.deviation, unit)
-        size = matrix_norm(self._without_padding(whole), norm)
+        state = in_units(self.common, unit).unsqueeze(1) + in_units(self.deviation, unit)
+        size = matrix_norm(self._without_padding(state), norm)
         return size.log() + torch.where(size > 0, unit, 0.0)
 
     def unit(self) -> PerSample:
@@ -271,5 +271,5 @@ def apply_linear_to_common(
 
 def same_for_all(row: Float[Tensor, "feature"], like: ScaledTensor) -> ScaledTensor:
     """Repeat one row for every sample."""
-    one = rescale(row.unsqueeze(0))
-    return unchecked(one.mantissa.expand_as(like.mantissa), one.log.expand_as(like.log), 0.0)
+    scaled = rescale(row.unsqueeze(0))
+    return unchecked(scaled.mantissa.expand_as(like.mantissa), scaled.log.expand_as(like.log), 0.0)

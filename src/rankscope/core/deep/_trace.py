@@ -12,9 +12,9 @@ from rankscope.arguments import checked
 from rankscope.core.checks import measured_tokens
 from rankscope.core.deep._doubts import (
     Beside,
+    LayerRecords,
     Measurement,
     Notes,
-    Read,
     first_layers_in_doubt,
     step_away,
 )
@@ -70,7 +70,7 @@ def deep_trace(
     tokens have become equal by underflow. Then the table has a column ``doubt``, and the provenance
     notes the layers and samples.
     """
-    given = network
+    original = network
     network, x, token_mask = prepare(network, x, token_mask)
     if measured is not None:
         measured = measured_tokens(measured, token_mask, tuple(x.shape[:-1]))
@@ -86,7 +86,7 @@ def deep_trace(
     columns = _columns(read.clean / _LOG_10, doubts)
     if "doubt" in columns:
         notes["doubt"] = describe_doubts(columns)
-    origin = Provenance.of(given, {"x": x}, token_mask=token_mask, measured=measured)
+    origin = Provenance.of(original, {"x": x}, token_mask=token_mask, measured=measured)
     return Trace(columns, replace(origin, notes=notes))
 
 
@@ -96,7 +96,7 @@ def _run(
     measurement: Measurement,
     on_step: Callable[[float], None] | None,
     on_state: Callable[[SplitState], None] | None,
-) -> tuple[Read, Beside | None]:
+) -> tuple[LayerRecords, Beside | None]:
     """Run all layers; return their logarithms and records without GPU synchronisation."""
     count, together, noted = len(start.mantissa), start, Notes()
     logarithms = measurement.logarithms(start)
@@ -142,10 +142,10 @@ def describe_doubts(columns: Columns) -> str:
 
 def _metrics(clean: Float[Tensor, "layer 2 batch"]) -> Iterator[tuple[int, str, PerSample]]:
     """The metrics of each layer that follow from the two base-10 logarithms."""
-    for layer, (log, whole) in enumerate(clean):
+    for layer, (log, log_norm) in enumerate(clean):
         yield layer, "log10_residual", log
         # As everywhere, 0 / 0 is 0.
-        yield layer, "log10_relative_residual", torch.where(log.isneginf(), log, log - whole)
+        yield layer, "log10_relative_residual", torch.where(log.isneginf(), log, log - log_norm)
         if layer:
             before = clean[layer - 1, 0]
             yield layer, "local_exponent", torch.where(before == 0, math.nan, log / before)

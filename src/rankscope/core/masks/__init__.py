@@ -20,10 +20,10 @@ from rankscope.core.masks._rules import (
     BigBird,
     BlockLocal,
     Causal,
-    Columns,
     Dilated,
     Fixed,
     Full,
+    GlobalColumns,
     OffsetMask,
     Prefix,
     Star,
@@ -34,8 +34,8 @@ from rankscope.core.masks._rules import (
 )
 
 __all__ = [
-    "BigBird", "BlockLocal", "Causal", "Columns", "Dilated", "EdgeList", "Edges", "Explicit",
-    "Fixed", "Full", "Intersection", "LengthMask", "Mask", "OffsetMask", "Prefix", "Random",
+    "BigBird", "BlockLocal", "Causal", "Dilated", "EdgeList", "Edges", "Explicit", "Fixed", "Full",
+    "GlobalColumns", "Intersection", "LengthMask", "Mask", "OffsetMask", "Prefix", "Random",
     "Spans", "Star", "Strided", "Union", "Window", "as_mask", "causal_window", "from_edges",
     "intersection", "union", "window",
 ]  # fmt: skip

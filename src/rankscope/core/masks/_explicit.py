@@ -84,8 +84,8 @@ class EdgeList(LengthMask):
 
     def __post_init__(self) -> None:
         token_count(self.tokens)
-        whole = len(self.packed) and len(self.packed) % 8 == 0
-        codes = np.frombuffer(self.packed, dtype=np.int64) if whole else np.array([-1])
+        fits = len(self.packed) and len(self.packed) % 8 == 0
+        codes = np.frombuffer(self.packed, dtype=np.int64) if fits else np.array([-1])
         if codes[0] < 0 or codes[-1] >= self.tokens**2 or (np.diff(codes) <= 0).any():
             raise SpecError(
                 f"packed holds no ordered edges among {self.tokens} tokens; make the mask with "
@@ -95,8 +95,8 @@ class EdgeList(LengthMask):
     def allows_in(self, query: Positions, key: Positions, tokens: Positions) -> Allowed:
         listed = torch.from_numpy(self.codes(int(tokens.max()))).to(query.device)
         asked = query.clamp(min=0) * self.tokens + key.clamp(min=0)
-        place = torch.searchsorted(listed, asked).clamp(max=len(listed) - 1)
-        return listed[place] == asked
+        index = torch.searchsorted(listed, asked).clamp(max=len(listed) - 1)
+        return listed[index] == asked
 
     def most_edges(self, tokens: int) -> int:
         return len(self.codes(tokens))
@@ -143,10 +143,10 @@ class Random(LengthMask):
         raw = np.random.PCG64(stream_seed(self.seed, "mask", tokens))
         numbers = raw.random_raw(tokens * count).reshape(tokens, count)
         drawn = np.full((tokens, count), -1, dtype=np.int64)
-        for place, top in enumerate(range(tokens - count, tokens)):
-            one = (numbers[:, place] % np.uint64(top + 1)).astype(np.int64)
-            taken = (drawn == one[:, None]).any(-1)
-            drawn[:, place] = np.where(taken, top, one)
+        for index, top in enumerate(range(tokens - count, tokens)):
+            key = (numbers[:, index] % np.uint64(top + 1)).astype(np.int64)
+            taken = (drawn == key[:, None]).any(-1)
+            drawn[:, index] = np.where(taken, top, key)
         return drawn
 
     def allows_in(self, query: Positions, key: Positions, tokens: Positions) -> Allowed:

@@ -52,14 +52,14 @@ def _broadcasting(allows: Callable[..., Tensor]) -> Callable[..., Tensor]:
     """Check that positions are whole numbers with shapes that broadcast."""
 
     @wraps(allows)
-    def checked_allows(self: "Mask", *given: Tensor, **named: Tensor) -> Tensor:
-        shapes = [tuple(positions.shape) for positions in (*given, *named.values())]
+    def checked_allows(self: "Mask", *args: Tensor, **named: Tensor) -> Tensor:
+        shapes = [tuple(positions.shape) for positions in (*args, *named.values())]
         try:
             torch.broadcast_shapes(*shapes)
         except RuntimeError:
             listed = " and ".join(map(str, shapes))
             raise ShapeError(f"positions of shapes {listed} cannot be broadcast.") from None
-        return allows(self, *given, **named)
+        return allows(self, *args, **named)
 
     return checked(checked_allows)
 
@@ -258,8 +258,8 @@ class Intersection(LengthMask):
         sparsest = min(self.parts, key=lambda part: part.most_edges(tokens))
         codes = sparsest.codes(tokens)
         query, key = map(torch.from_numpy, np.divmod(codes, tokens))
-        kept = self.allows_in(query[:, None], key[:, None], torch.tensor(tokens))
-        return np.asarray(codes[kept.squeeze(-1).numpy()])
+        allowed = self.allows_in(query[:, None], key[:, None], torch.tensor(tokens))
+        return np.asarray(codes[allowed.squeeze(-1).numpy()])
 
     def __str__(self) -> str:
         return " & ".join(f"({p})" if isinstance(p, Union) else str(p) for p in self.parts)

@@ -82,19 +82,19 @@ def _read_name(written: str, text: str, seed: int) -> Mask:
     name, *numbers = written.split(":")
     if name not in NAMES:
         where = "" if written == text else f": {written!r}"
-        known = ", ".join(each.usage.split(" ")[0] for each in NAMES.values())
+        known = ", ".join(entry.usage.split(" ")[0] for entry in NAMES.values())
         raise SpecError(
             f"mask={text!r}{where} is unknown; expected {known}, a combination with | or &, "
             "a Mask such as Window(before=2, after=2), or a boolean (query, key) matrix."
         )
     form = NAMES[name]
-    are_numbers = all(each.isascii() and each.isdigit() and len(each) < 19 for each in numbers)
+    are_numbers = all(text.isascii() and text.isdigit() and len(text) < 19 for text in numbers)
     if not are_numbers or not form.least <= len(numbers) <= form.most:
         raise SpecError(f"mask={text!r}: {written!r} cannot be read; write {form.usage}.")
-    given = [int(each) for each in numbers]
-    if form.drawn and len(given) < form.most:
-        given.append(seed)
+    arguments = [int(digits) for digits in numbers]
+    if form.drawn and len(arguments) < form.most:
+        arguments.append(seed)
     try:
-        return form.make(*given)
+        return form.make(*arguments)
     except SpecError as error:
         raise SpecError(f"mask={text!r}: {error}") from error

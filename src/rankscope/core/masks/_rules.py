@@ -217,13 +217,13 @@ class Strided(OffsetMask):
 
 @checked
 @dataclass(frozen=True)
-class Columns(Mask):
+class GlobalColumns(Mask):
     """Every token attends to itself and to the last of each ``stride`` tokens."""
 
     stride: int
 
     def __post_init__(self) -> None:
-        count("Columns stride", self.stride, least=1)
+        count("GlobalColumns stride", self.stride, least=1)
 
     def allows(self, query: Positions, key: Positions) -> Allowed:
         return (query == key) | (key % self.stride == self.stride - 1)
@@ -262,12 +262,12 @@ class Star(Mask):
         if not isinstance(self.hubs, tuple):
             count("Star hubs", self.hubs, least=1)
             return
-        places = {count("Star hub", place, least=0) for place in self.hubs}
-        if not places:
+        positions = {count("Star hub", position, least=0) for position in self.hubs}
+        if not positions:
             raise SpecError("Star's hubs are (); name one or more positions.")
         # One form for each star, so that equal stars compare equal.
-        is_start = places == set(range(len(places)))
-        object.__setattr__(self, "hubs", len(places) if is_start else tuple(sorted(places)))
+        is_start = positions == set(range(len(positions)))
+        object.__setattr__(self, "hubs", len(positions) if is_start else tuple(sorted(positions)))
 
     def allows(self, query: Positions, key: Positions) -> Allowed:
         return (query == key) | self._is_hub(query) | self._is_hub(key)
@@ -278,8 +278,8 @@ class Star(Mask):
 
     def codes(self, tokens: int) -> Codes:
         self.refuse_many(self.most_edges(tokens), tokens)
-        places = range(min(self.hubs, tokens)) if isinstance(self.hubs, int) else self.hubs
-        hubs = np.array([place for place in places if place < tokens], dtype=np.int64)
+        positions = range(min(self.hubs, tokens)) if isinstance(self.hubs, int) else self.hubs
+        hubs = np.array([position for position in positions if position < tokens], dtype=np.int64)
         seen = np.arange(tokens)[:, None] * tokens + hubs
         seeing = hubs[:, None] * tokens + np.arange(tokens)
         return merge_codes([seen.ravel(), seeing.ravel(), np.arange(tokens) * (tokens + 1)])
@@ -308,7 +308,7 @@ class Fixed(AnyOf):
         count("Fixed stride", self.stride, least=1)
 
     def masks(self) -> tuple[Mask, ...]:
-        return (BlockLocal(self.stride), Columns(self.stride))
+        return (BlockLocal(self.stride), GlobalColumns(self.stride))
 
     def __str__(self) -> str:
         return f"fixed({self.stride})"

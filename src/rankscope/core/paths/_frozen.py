@@ -216,7 +216,7 @@ def check_layer(
         ) from None
 
 
-class Watch:
+class FinitenessCheck:
     """Records what ``check_layer`` would check, and checks all of it in one GPU synchronisation."""
 
     def __init__(self) -> None:
@@ -275,13 +275,13 @@ def attention_patterns(
 
     One layer at a time, because all layers may exceed memory.
     """
-    given = 0
+    yielded = 0
     for step in frozen_steps(network, x):
         if step.attention is not None:
             pattern = step.attention[1].pattern[0]
             yield pattern[pattern.sum((1, 2)) > 0]
-            given += 1
-        if given == layers:
+            yielded += 1
+        if yielded == layers:
             return
 
 

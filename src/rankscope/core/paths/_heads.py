@@ -38,7 +38,7 @@ class HeadShares(Tabular):
     def __repr__(self) -> str:
         layers, heads, samples, tokens, _ = self.contributions.shape
         shares = mean_shares(self.columns, "layer", "head")
-        layer, head = max(shares, key=lambda place: shares[place])
+        layer, head = max(shares, key=lambda key: shares[key])
         return (
             f"HeadShares of {layers} layers, {heads} heads, {samples} samples of {tokens} tokens; "
             f"largest mean residual share {short(shares[layer, head])}, of head {head} in layer "

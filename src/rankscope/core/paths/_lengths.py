@@ -98,10 +98,10 @@ class PathLengths(Tabular):
             return question
         if not self.complete:
             return (float("nan"),) * len(self.sums)
-        given = question.network, question.x, question.token_mask
+        arguments = question.network, question.x, question.token_mask
         with torch.no_grad():
-            layers = zip(self.sums, _biases(*given), Network.states(*given), strict=True)
-            return tuple(_error(total + bias, state, given[2]) for total, bias, state in layers)
+            layers = zip(self.sums, _biases(*arguments), Network.states(*arguments), strict=True)
+            return tuple(_error(total + bias, state, arguments[2]) for total, bias, state in layers)
 
     @property
     def reconstruction_error(self) -> float:
@@ -167,7 +167,7 @@ def path_lengths(
     counted: tuple[Kind, ...] = ("attention", "mlp") if count == "both" else (count,)
     measured = measured_tokens(measured, token_mask, tuple(x.shape[:-1]))
     question = _Question(network, x, token_mask, counted, max_length, measured)
-    watch = _frozen.Watch()
+    watch = _frozen.FinitenessCheck()
     with torch.no_grad():
         try:
             answer = _answer(question, watch.note)
@@ -262,9 +262,11 @@ def _biases(
 
 def _error(summed: Hidden, state: Hidden, token_mask: Tensor | None) -> float:
     """The relative error of a sum of paths, on real tokens."""
-    kept = slice(None) if token_mask is None else token_mask.to(state.device)
-    whole, rest = state[kept].double(), (summed - state)[kept].double()
-    return float(torch.linalg.vector_norm(rest) / torch.linalg.vector_norm(whole).clamp(min=1e-300))
+    tokens = slice(None) if token_mask is None else token_mask.to(state.device)
+    expected, difference = state[tokens].double(), (summed - state)[tokens].double()
+    return float(
+        torch.linalg.vector_norm(difference) / torch.linalg.vector_norm(expected).clamp(min=1e-300)
+    )
 
 
 class Advance:

@@ -61,7 +61,7 @@ class Path:
         return sum(choice is not None for choice in self.choices)
 
     def __str__(self) -> str:
-        return " → ".join("skip" if each is None else f"h{each}" for each in self.choices)
+        return " → ".join("skip" if head is None else f"h{head}" for head in self.choices)
 
     def check(self, layers: int, heads: int) -> None:
         """Raise unless the path fits a network of this shape."""
@@ -70,7 +70,7 @@ class Path:
                 f"the path {self} has {len(self.choices)} choices, the network {layers} layers; "
                 "give one choice for each."
             )
-        wrong = [each for each in self.choices if each is not None and each >= heads]
+        wrong = [head for head in self.choices if head is not None and head >= heads]
         if wrong:
             raise InputError(f"the path {self} uses head {wrong[0]}, expected 0 to {heads - 1}.")
 
@@ -89,9 +89,9 @@ def enumerate_paths(layers: int, heads: int, *, length: int | None = None) -> It
             yield Path(choices)
         return
     whole("length", length, least=0, most=layers)
-    for kept in combinations(range(layers), length):
+    for on_path in combinations(range(layers), length):
         for chosen in product(range(heads), repeat=length):
-            picked = dict(zip(kept, chosen, strict=True))
+            picked = dict(zip(on_path, chosen, strict=True))
             yield Path(tuple(picked.get(layer) for layer in range(layers)))
 
 
@@ -110,9 +110,9 @@ def sample_paths(
     generator = generator or stream(0, "paths")
     drawn = []
     for _ in range(count):
-        kept = torch.randperm(layers, generator=generator)[:length].tolist()
+        on_path = torch.randperm(layers, generator=generator)[:length].tolist()
         chosen = torch.randint(heads, (length,), generator=generator).tolist()
-        picked = dict(zip(kept, chosen, strict=True))
+        picked = dict(zip(on_path, chosen, strict=True))
         drawn.append(Path(tuple(picked.get(layer) for layer in range(layers))))
     return drawn
 
@@ -163,9 +163,9 @@ class PathCounts(Tabular):
     def proportions(self) -> tuple[float, ...]:
         """The proportion of each length, computed with logarithms to avoid overflow."""
         n = self.layers
-        whole = n * log(self.heads + 1)
+        log_total = n * log(self.heads + 1)
         return tuple(
-            exp(lgamma(n + 1) - lgamma(k + 1) - lgamma(n - k + 1) + k * log(self.heads) - whole)
+            exp(lgamma(n + 1) - lgamma(k + 1) - lgamma(n - k + 1) + k * log(self.heads) - log_total)
             for k in range(n + 1)
         )
 

@@ -16,7 +16,7 @@ from rankscope.numerals import mean
 
 Columns = dict[str, list[Any]]
 Sizes = Float[Tensor, "metric stream batch"]
-Whole = Float[Tensor, "metric 1 batch"]
+Totals = Float[Tensor, "metric 1 batch"]
 
 METRICS = ("residual_share", "norm_share", "projection")
 _CPU_CHUNK = 2**20
@@ -36,11 +36,11 @@ def mean_shares(
 ) -> dict[tuple[Any, ...], float]:
     """Shares averaged over the samples, for each value of some columns."""
     shares: dict[tuple[Any, ...], list[float]] = defaultdict(list)
-    places = zip(*(columns[name] for name in by), strict=True)
-    for place, name, value in zip(places, columns["metric"], columns["value"], strict=True):
+    keys = zip(*(columns[name] for name in by), strict=True)
+    for key, name, value in zip(keys, columns["metric"], columns["value"], strict=True):
         if name == metric:
-            shares[place].append(value)
-    return {place: mean(values) for place, values in shares.items()}
+            shares[key].append(value)
+    return {key: mean(values) for key, values in shares.items()}
 
 
 class _Group(NamedTuple):
@@ -68,24 +68,24 @@ class Shares:
     def record(self, layer: int, streams: Streams, bias: Hidden, state: Hidden) -> None:
         """Record the shares of every length and of the biases in the state of one layer."""
         mask = None if self._measured is None else self._measured.to(state.device)
-        whole = _sizes(state.unsqueeze(0), state, mask)
+        totals = _sizes(state.unsqueeze(0), state, mask)
         lengths: list[int | None] = list(range(len(streams)))
-        self._keep(layer, "length", lengths, _sizes(streams, state, mask), whole)
-        self._keep(layer, "length", [None], _sizes(bias.unsqueeze(0), state, mask), whole)
+        self._keep(layer, "length", lengths, _sizes(streams, state, mask), totals)
+        self._keep(layer, "length", [None], _sizes(bias.unsqueeze(0), state, mask), totals)
 
     def record_heads(
         self, streams: Float[Tensor, "layer head batch token feature"], state: Hidden
     ) -> None:
         """Record the share of each head in the state of the last layer."""
         mask = None if self._measured is None else self._measured.to(state.device)
-        whole = _sizes(state.unsqueeze(0), state, mask)
+        totals = _sizes(state.unsqueeze(0), state, mask)
         for layer, heads in enumerate(streams, start=1):
-            self._keep(layer, "head", list(range(len(heads))), _sizes(heads, state, mask), whole)
+            self._keep(layer, "head", list(range(len(heads))), _sizes(heads, state, mask), totals)
 
     def _keep(
-        self, layer: int, column: str, names: list[int | None], sizes: Sizes, whole: Whole
+        self, layer: int, column: str, names: list[int | None], sizes: Sizes, totals: Totals
     ) -> None:
-        ratios = sizes / torch.where(whole == 0, torch.ones_like(whole), whole)
+        ratios = sizes / torch.where(totals == 0, torch.ones_like(totals), totals)
         self._groups.append(_Group(layer, column, names, ratios))
 
     def columns(self) -> Columns:

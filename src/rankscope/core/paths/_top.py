@@ -128,32 +128,32 @@ def top_paths(
     with torch.no_grad():
         steps = list(_frozen.frozen_steps(network, x, token_mask))
         to_come, size = _norms_to_come(steps), _at_once(network, x)
-        kept, missed = _Largest(1, token_mask), 0.0
-        kept.add(x.unsqueeze(0), [()])
+        beam, missed = _Largest(1, token_mask), 0.0
+        beam.add(x.unsqueeze(0), [()])
         for layer, group in groupby(steps, key=lambda step: step.layer):
             block = list(group)
             longer = _Largest(budget, token_mask)
-            for first in range(0, len(kept.prefixes), size):
+            for first in range(0, len(beam.prefixes), size):
                 some = slice(first, first + size)
-                longer.add(*_continue(block, kept.streams[some], kept.prefixes[some]))
+                longer.add(*_continue(block, beam.streams[some], beam.prefixes[some]))
             missed = max(missed, longer.lost * to_come[layer])
-            kept = longer
-        streams = kept.streams
+            beam = longer
+        streams = beam.streams
         if token_mask is not None:
             token_mask = token_mask.to(streams.device).expand(streams.shape[:-1])
         values = torch.linalg.vector_norm(dispersion(streams, token_mask=token_mask), dim=-1)
     order = values.argsort(descending=True)[:count].tolist()
     largest = tuple(float(values[index]) for index in order)
     proven = missed == 0.0 or (len(largest) == count and missed <= largest[-1])
-    return TopPaths(tuple(Path(kept.prefixes[index]) for index in order), largest, proven, missed)
+    return TopPaths(tuple(Path(beam.prefixes[index]) for index in order), largest, proven, missed)
 
 
 def _at_once(network: Network, x: Tensor) -> int:
     """The number of prefixes continued at a time: all of them in small networks."""
     spec = network.spec
     widest = 4 * spec.width + 2 * spec.mlp_width  # what a step makes of one token on the way
-    one = (spec.heads + 1) * x.shape[0] * x.shape[1] * widest * x.element_size()
-    return max(1, _AT_ONCE // one)
+    bytes_each = (spec.heads + 1) * x.shape[0] * x.shape[1] * widest * x.element_size()
+    return max(1, _AT_ONCE // bytes_each)
 
 
 @dataclass

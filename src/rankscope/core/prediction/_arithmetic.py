@@ -34,7 +34,7 @@ from rankscope.core.network import (
 )
 from rankscope.core.prediction._draws import (
     Coordinates,
-    Weights,
+    DrawnWeights,
     compress,
     compress_split,
     triangular,
@@ -48,7 +48,7 @@ State = TypeVar("State")
 class Arithmetic(ABC, Generic[State]):
     """The parts of a block on some kind of state; each sample has its own weights."""
 
-    weights: Weights
+    weights: DrawnWeights
     visibility: Visibility
     removed: frozenset[int]
 

@@ -48,10 +48,10 @@ def from_kernel(kernel: Float[Tensor, "batch token token"], width: int) -> Coord
     size = kernel.abs().amax((-2, -1), keepdim=True)
     values, vectors = torch.linalg.eigh(kernel / torch.where(size > 0, size, 1.0))
     roots = values.clamp(min=0.0).sqrt() * size.squeeze(-1).sqrt() * math.sqrt(width)
-    kept: Tensor = (vectors * roots.unsqueeze(-2))[..., -width:]
-    if kept.shape[-1] == width:  # the direction of least weight becomes the row of ones
-        return kept
-    return torch.cat((torch.zeros_like(kept[..., :1]), kept), -1)
+    tokens: Tensor = (vectors * roots.unsqueeze(-2))[..., -width:]
+    if tokens.shape[-1] == width:  # the direction of least weight becomes the row of ones
+        return tokens
+    return torch.cat((torch.zeros_like(tokens[..., :1]), tokens), -1)
 
 
 def compress(x: Coordinates) -> Coordinates:
@@ -107,12 +107,12 @@ class Streams:
     def chi(self, freedom: Int[Tensor, "row"]) -> Float[Tensor, "batch row"]:
         """Norms of standard normal vectors of ``freedom`` entries."""
         half = freedom.double() / 2
-        drawn = [torch._standard_gamma(half, generator=each) for each in self.generators]
+        drawn = [torch._standard_gamma(half, generator=generator) for generator in self.generators]
         return (2 * torch.stack(drawn)).sqrt()
 
 
 @dataclass(frozen=True)
-class Weights:
+class DrawnWeights:
     """The weights of one network per stream; ``limit`` selects infinite width."""
 
     spec: Spec
@@ -120,9 +120,9 @@ class Weights:
     dtype: torch.dtype
     limit: bool = False
 
-    def select(self, chosen: list[int], dtype: torch.dtype) -> "Weights":
+    def select(self, chosen: list[int], dtype: torch.dtype) -> "DrawnWeights":
         """The weights of some of the networks, in another dtype."""
-        return Weights(self.spec, self.streams.select(chosen), dtype, self.limit)
+        return DrawnWeights(self.spec, self.streams.select(chosen), dtype, self.limit)
 
     def from_stream(self, matrix: MatrixName, known: int, outputs: int) -> Matrix:
         """A matrix from the stream, in the ``known`` coordinates of its ``width``."""
@@ -174,7 +174,7 @@ class Weights:
 
 def _orthonormal(drawn: Matrix, beyond: Matrix) -> Matrix:
     """Some columns of random orthonormal rows; ``beyond`` is the number of columns left out."""
-    whole = torch.cat((drawn, beyond), -1).double()
-    lower = torch.linalg.cholesky(whole @ whole.mT)
+    rows = torch.cat((drawn, beyond), -1).double()
+    lower = torch.linalg.cholesky(rows @ rows.mT)
     out: Tensor = torch.linalg.solve_triangular(lower, drawn.double(), upper=False)
     return out.to(drawn.dtype)

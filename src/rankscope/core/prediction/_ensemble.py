@@ -13,7 +13,7 @@ from rankscope.core.deep import ScaledTensor, SplitState
 from rankscope.core.metrics import deviations, effective_rank, mean_cosine, token_norm
 from rankscope.core.network import MatrixName, Spec, Visibility
 from rankscope.core.prediction._arithmetic import Plain, Scaled, widen
-from rankscope.core.prediction._draws import Coordinates, Course, Figures, Streams, Weights
+from rankscope.core.prediction._draws import Coordinates, Course, DrawnWeights, Figures, Streams
 from rankscope.core.prediction._gradients import predicted_gradients
 from rankscope.core.shapes import PerSample
 from rankscope.process import one_thread
@@ -55,7 +55,7 @@ _ALIKE = 0.03
 _SIZES = 1e-6, 1e6
 _GAINS = 0.03, 30.0
 # those of which skips hold less than this part: one layer may leave them alike.
-_HELD = 0.1
+_PRESERVED = 0.1
 
 _AT_ONCE = 2**25  # numbers of the largest tensor of a group
 _SMALL = 2**21  # numbers of all layers and networks below which threads do not pay off
@@ -78,7 +78,7 @@ class Ensemble:
         limit: bool,
     ) -> None:
         self.spec, self.mask = spec, token_mask
-        self.weights = Weights(spec, streams, torch.float64, limit)
+        self.weights = DrawnWeights(spec, streams, torch.float64, limit)
         # Scaled arithmetic does not support centred attention without a skip.
         self.only_floats = spec.centered and not spec.skips[0]
         self.precision = torch.float64 if self.only_floats else torch.float32
@@ -126,8 +126,8 @@ class Ensemble:
         out: Figures = {}
         for index, figures in parts:
             for name, values in figures.items():
-                whole = out.setdefault(name, values.new_empty(len(self.weights.streams)))
-                whole[index] = values
+                by_network = out.setdefault(name, values.new_empty(len(self.weights.streams)))
+                by_network[index] = values
         return out
 
     def _leaves_floats(self, x: Coordinates, token_mask: Tensor | None) -> Bool[Tensor, "network"]:
@@ -149,11 +149,13 @@ class Ensemble:
         # About how much of what the branches of a layer add its skips hold, for tokens of a size.
         normed = spec.norm != "none" and spec.norm_place != "post"
         entering = math.sqrt(spec.width) if normed else size  # or if the output is normalised
-        held = [
+        preserved = [
             skip * size / (entering * math.prod(branch))
             for skip, branch in zip(spec.skips, (attention, mlp), strict=True)
         ]
-        return need_scaling(x, token_mask) | (torch.minimum(*held) < _HELD) | (not moderate)
+        return (
+            need_scaling(x, token_mask) | (torch.minimum(*preserved) < _PRESERVED) | (not moderate)
+        )
 
     def _of(self, index: Tensor) -> Tensor | None:
         return None if self.mask is None else self.mask[index]
@@ -177,26 +179,26 @@ def need_scaling(x: Coordinates, token_mask: Tensor | None) -> Bool[Tensor, "net
     return alike | (size < _SIZES[0]) | (size > _SIZES[1])
 
 
-def _stack(one: SplitState, other: SplitState) -> SplitState:
+def _stack(first: SplitState, second: SplitState) -> SplitState:
     """Concatenate two batches of states."""
-    columns = max(state.mantissa.shape[-1] for state in (one, other))
-    first, second = (widen(state, columns) for state in (one, other))
+    columns = max(state.mantissa.shape[-1] for state in (first, second))
+    first, second = (widen(state, columns) for state in (first, second))
     mask = None
     if first.token_mask is not None and second.token_mask is not None:
         mask = torch.cat((first.token_mask, second.token_mask))
-    common, own = (
+    common, deviation = (
         ScaledTensor(
             torch.cat((a.mantissa, b.mantissa)),
             torch.cat((a.log, b.log)),
-            torch.cat([torch.as_tensor(each.lost).expand_as(each.log) for each in (a, b)]),
+            torch.cat([torch.as_tensor(part.lost).expand_as(part.log) for part in (a, b)]),
         )
         for a, b in ((first.common, second.common), (first.deviation, second.deviation))
     )
-    return SplitState(common, own, mask)
+    return SplitState(common, deviation, mask)
 
 
 @dataclass(frozen=True)
-class Task:
+class PredictionTask:
     """What to compute for every network."""
 
     spec: Spec
@@ -228,7 +230,7 @@ class Task:
         return by_layer, int(doubtful.sum())
 
 
-def side_by_side(task: Task, networks: Networks) -> list[tuple[Course, int]]:
+def side_by_side(task: PredictionTask, networks: Networks) -> list[tuple[Course, int]]:
     """All networks, in groups that fit into memory, one thread each.
 
     Half of the work is decompositions and random numbers, for which PyTorch uses one thread.
@@ -237,10 +239,10 @@ def side_by_side(task: Task, networks: Networks) -> list[tuple[Course, int]]:
     heads = spec.heads * max(tokens, spec.head_width)
     # The approximate number of values in the widest part of a layer, for one network.
     numbers = (tokens + 1) * max((1 + spec.gated) * spec.mlp_width, heads, 2 * tokens)
-    kept = numbers
+    values_each = numbers
     if task.gradients:  # the results of all layers are kept
-        kept = 4 * spec.layers * (numbers + (tokens + 1) * spec.width)
-    size = max(1, _AT_ONCE // kept)
+        values_each = 4 * spec.layers * (numbers + (tokens + 1) * spec.width)
+    size = max(1, _AT_ONCE // values_each)
     with one_thread() as threads, ThreadPoolExecutor(threads) as pool:
         if numbers * len(networks) * spec.layers > _SMALL:
             size = min(size, math.ceil(len(networks) / threads))

@@ -31,7 +31,7 @@ from rankscope.core.network import (
     make_linear,
 )
 from rankscope.core.prediction._arithmetic import Arithmetic
-from rankscope.core.prediction._draws import Coordinates, Course, Streams, Weights, triangular
+from rankscope.core.prediction._draws import Coordinates, Course, DrawnWeights, Streams, triangular
 from rankscope.core.shapes import PerSample
 from rankscope.errors import InputError
 from rankscope.streams import stream
@@ -173,7 +173,7 @@ def predicted_gradients(
     spec: Spec, x: Coordinates, token_mask: Tensor | None, streams: Streams
 ) -> Course:
     """Norms of the gradients of a random linear function of the last layer, by layer."""
-    weights = Weights(spec, streams, torch.float64)
+    weights = DrawnWeights(spec, streams, torch.float64)
     state = Ghosted(pad(x, (0, spec.width - x.shape[-1])).requires_grad_(), x.shape[-1])
     states, collected = [state.x], []
     for at, mask in enumerate(spec.masks):
@@ -247,14 +247,14 @@ def _measured(network: Network, x: Tensor, token_mask: Tensor | None, towards: T
 
 def _with_own_weights(block: Block) -> Block:
     """A copy whose matrices are leaves of the autograd graph; those of a model may be views."""
-    own = copy.deepcopy(block)
+    twin = copy.deepcopy(block)
     for where in _WEIGHTS.values():
         part, name = where.split(".")
-        old = getattr(getattr(own, part), name, None)
+        old = getattr(getattr(twin, part), name, None)
         if old is not None:
             bias = None if old.bias is None else old.bias.double()
-            setattr(getattr(own, part), name, make_linear(old.weight.double(), bias))
-    return own
+            setattr(getattr(twin, part), name, make_linear(old.weight.double(), bias))
+    return twin
 
 
 def _linear(towards: Tensor, token_mask: Tensor | None) -> Tensor:

@@ -31,7 +31,7 @@ Curves = Float[Tensor, "layer curve"]
 
 @checked
 @dataclass(frozen=True)
-class Outcome:
+class PredictedOutcome:
     """One outcome, the share of networks that show it, and its figures.
 
     ``layer`` is the first layer for which it holds, None if it is about the whole depth. ``share``
@@ -71,7 +71,7 @@ class Outcome:
         return self.sentence
 
 
-def read_prediction(prediction: "Prediction") -> tuple[Outcome, ...]:
+def read_prediction(prediction: "Prediction") -> tuple[PredictedOutcome, ...]:
     """What happens to tokens, attention and token norms, and to gradients if they were computed."""
     curves = {name: _curves(values) for name, values in prediction.values.items()}
     outcomes = [_tokens(curves["log10_relative_dispersion"])]
@@ -92,7 +92,7 @@ def _curves(values: Float[Tensor, "layer draw sample"]) -> Curves:
     return values.flatten(1).double().contiguous()
 
 
-def _tokens(log10: Curves) -> Outcome:
+def _tokens(log10: Curves) -> PredictedOutcome:
     first, last = log10[0], log10[-1]
     change = torch.where(last == first, 0.0, last - first)  # both may be minus infinity
     codes = torch.full(first.shape, 2)
@@ -110,7 +110,7 @@ def _tokens(log10: Curves) -> Outcome:
     return _outcome("tokens", codes, len(log10) - 1, figures, where=alike, law=fall)
 
 
-def _attention(entropy: Curves, even: Curves) -> Outcome:
+def _attention(entropy: Curves, even: Curves) -> PredictedOutcome:
     parts = torch.where(even > 0, entropy / even, 1.0)
     codes = torch.full((parts.shape[1],), 2)
     codes[(parts > thresholds.EVEN_ENTROPY).all(0)] = 1
@@ -130,7 +130,7 @@ def _attention(entropy: Curves, even: Curves) -> Outcome:
     return _outcome("attention", codes, len(parts), figures, where=sharp, first=1)
 
 
-def _size(sizes: Curves) -> Outcome:
+def _size(sizes: Curves) -> PredictedOutcome:
     change = later_factors(sizes)
     codes = torch.zeros(change.shape, dtype=torch.long)
     codes[change > LEVEL] = 1
@@ -145,7 +145,7 @@ def _size(sizes: Curves) -> Outcome:
     return _outcome("size", codes, len(sizes) - 1, figures, law=way)
 
 
-def _gradients(states: Curves) -> Outcome:
+def _gradients(states: Curves) -> PredictedOutcome:
     ratios = _ratio(states[0], states[-1])
     codes = torch.full(ratios.shape, 2)
     codes[ratios < thresholds.VANISHED_GRADIENT] = 0
@@ -155,7 +155,7 @@ def _gradients(states: Curves) -> Outcome:
     return _outcome("gradients", codes, layers, figures)
 
 
-def _queries(parts: Curves) -> Outcome:
+def _queries(parts: Curves) -> PredictedOutcome:
     """``parts``: the gradients of queries and keys relative to those of values, from layer 1 on."""
     codes = torch.where((parts < thresholds.STARVED_GRADIENT).any(0), 0, 1)
     middle = parts.median(1).values
@@ -169,9 +169,9 @@ def _queries(parts: Curves) -> Outcome:
     return _outcome("queries", codes, len(parts), figures, where=starved, first=1)
 
 
-def _ratio(part: Tensor, whole: Tensor) -> Tensor:
+def _ratio(part: Tensor, reference: Tensor) -> Tensor:
     """A ratio of gradients: 0 / x is 0, and NaN means that one of them overflowed."""
-    ratio = torch.where(part == 0, 0.0, part / whole)
+    ratio = torch.where(part == 0, 0.0, part / reference)
     return torch.where(ratio.isnan(), math.inf, ratio)
 
 
@@ -189,7 +189,7 @@ def _outcome(
     where: Tensor | None = None,
     first: int = 0,
     law: Trend | None = None,
-) -> Outcome:
+) -> PredictedOutcome:
     """The kind that most networks show, and the shares of all kinds.
 
     ``where`` says for each layer, from ``first`` on, whether it has collapsed in the median; it is
@@ -203,7 +203,7 @@ def _outcome(
         if counts[at]
     }
     collapsed = [] if where is None or counts.argmax() else torch.nonzero(where).flatten().tolist()
-    return Outcome(
+    return PredictedOutcome(
         about,
         kinds[int(counts.argmax())],
         float(counts.max()) / len(codes),

@@ -14,7 +14,7 @@ from rankscope.core.masks import Mask
 from rankscope.core.network import Network, Spec, Visibility
 from rankscope.core.prediction._draws import Coordinates, Course, compress, coordinates, from_kernel
 from rankscope.core.prediction._ensemble import (
-    Task,
+    PredictionTask,
     need_scaling,
     of_state,
     of_tokens,
@@ -70,8 +70,8 @@ def predict(
     spec.check_drawable()
     if infinite_width and gradients:
         raise InputError("gradients are predicted at finite width only; omit infinite_width.")
-    whole = spec.shared_layers or repeat > 1 or spec.mlp_as == "activation"
-    if infinite_width and whole:
+    whole_networks = spec.shared_layers or repeat > 1 or spec.mlp_as == "activation"
+    if infinite_width and whole_networks:
         raise InputError(
             "shared layers, repeat > 1 and mlp_as='activation' are predicted at finite width only; "
             "omit infinite_width."
@@ -84,7 +84,7 @@ def predict(
     tokens, mask = _as_tokens(spec, x, kernel, token_mask)
     samples = len(tokens)
     doubtful = 0
-    if whole:
+    if whole_networks:
         parts = [
             _whole_figures(spec, tokens, mask, network_seed(seed, draw), repeat, gradients)
             for draw in range(draws)
@@ -92,7 +92,7 @@ def predict(
     else:
         tokens = compress(tokens)
         networks = [(draw, sample) for draw in range(draws) for sample in range(samples)]
-        task = Task(spec, tokens, mask, seed, gradients=gradients, limit=infinite_width)
+        task = PredictionTask(spec, tokens, mask, seed, gradients=gradients, limit=infinite_width)
         results = side_by_side(task, networks)
         parts, doubtful = [course for course, _ in results], sum(doubts for _, doubts in results)
     values = {
@@ -111,28 +111,30 @@ def _as_tokens(
     """The tokens in coordinates, by sample, and their mask."""
     if (x is None) == (kernel is None):
         raise InputError("expected either the tokens x or kernel, their Gram matrix, and not both.")
-    given, name = (x, "x") if kernel is None else (kernel, "kernel")
-    assert given is not None  # one of them is
-    given = real(given, name=name, axes="(batch, token, feature)", least=2)
-    given = given.to("cpu", torch.float64)  # where networks are drawn
-    finite(given, name=name)
-    shape = tuple(given.shape)
+    values, name = (x, "x") if kernel is None else (kernel, "kernel")
+    assert values is not None  # one of them is
+    values = real(values, name=name, axes="(batch, token, feature)", least=2)
+    values = values.to("cpu", torch.float64)  # where networks are drawn
+    finite(values, name=name)
+    shape = tuple(values.shape)
     if len(shape) not in (2, 3) or 0 in shape:
         raise ShapeError(f"{name} has shape {shape}, expected (token, ·) or (batch, token, ·).")
-    given = given if given.ndim == 3 else given.unsqueeze(0)
-    batch, count, last = given.shape
+    values = values if values.ndim == 3 else values.unsqueeze(0)
+    batch, count, last = values.shape
     expected = spec.width if kernel is None else count
     if last != expected:
-        raise ShapeError(f"{name} has shape {tuple(given.shape)}, expected (..., {expected}) last.")
+        raise ShapeError(
+            f"{name} has shape {tuple(values.shape)}, expected (..., {expected}) last."
+        )
     if token_mask is not None:
         by_sample = token_mask if token_mask.ndim > 1 else token_mask.unsqueeze(0)
         token_mask = valid_mask(by_sample.cpu(), (batch, count))
-        given = torch.where(token_mask.unsqueeze(-1), given, 0.0)
+        values = torch.where(token_mask.unsqueeze(-1), values, 0.0)
     if kernel is None:
-        return coordinates(given), token_mask
+        return coordinates(values), token_mask
     if token_mask is not None:
-        given = torch.where(token_mask.unsqueeze(-2), given, 0.0)
-    return from_kernel(_gram(given, spec.width), spec.width), token_mask
+        values = torch.where(token_mask.unsqueeze(-2), values, 0.0)
+    return from_kernel(_gram(values, spec.width), spec.width), token_mask
 
 
 def _gram(kernel: Tensor, width: int) -> Tensor:

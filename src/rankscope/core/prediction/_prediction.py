@@ -10,7 +10,7 @@ from torch import Tensor
 
 from rankscope.arguments import checked
 from rankscope.core.network import Spec
-from rankscope.core.prediction._outcomes import Outcome, read_prediction
+from rankscope.core.prediction._outcomes import PredictedOutcome, read_prediction
 from rankscope.core.tabular import Tabular
 from rankscope.errors import InputError
 from rankscope.numerals import list_words, plural
@@ -49,7 +49,7 @@ class Prediction(Tabular):
     """The number of networks for which scaled arithmetic may have lost ten or more digits."""
 
     @property
-    def verdict(self) -> tuple[Outcome, ...]:
+    def verdict(self) -> tuple[PredictedOutcome, ...]:
         """What happens to tokens, attention and token norms, and to gradients if computed.
 
         >>> import torch

@@ -16,8 +16,8 @@ from rankscope.core.tracing._described import digest as digest
 from rankscope.core.tracing._figures import DEFAULT_METRICS, MEASURES, choose_measures
 from rankscope.core.tracing._figures import Columns as Columns
 from rankscope.core.tracing._figures import Metrics as Metrics
-from rankscope.core.tracing._left_as_found import evaluating
 from rankscope.core.tracing._provenance import Provenance
+from rankscope.core.tracing._temporary_changes import evaluating
 from rankscope.core.tracing._trace import Trace, trace, trace_in_batches
 from rankscope.core.weights import refuse_broken as refuse_broken
 

@@ -1,4 +1,4 @@
-"""Attention of any model while it runs: heard at Transformers' interface, watched for overflow."""
+"""Attention of any model while it runs, from Transformers' interface, and checks for overflow."""
 
 import inspect
 import sys
@@ -15,8 +15,8 @@ from torch.overrides import TorchFunctionMode
 
 from rankscope.core.metrics import AttentionScores, GatheredPeaks
 from rankscope.core.tracing._attention_reading import Call, mismatch, read
-from rankscope.core.tracing._figures import Fault, own_precision
-from rankscope.core.tracing._left_as_found import LeftAsFound, hold, release
+from rankscope.core.tracing._figures import LayerFault, own_precision
+from rankscope.core.tracing._temporary_changes import TemporaryChanges, hold, release
 from rankscope.errors import ModelError
 
 OnAttention = Callable[[nn.Module, AttentionScores], None]
@@ -28,36 +28,36 @@ _FUSED = ("scaled_dot_product_attention", "multi_head_attention_forward")
 _SIGNATURE = inspect.signature(multi_head_attention_forward)
 
 
-# Transformers' attention interface, listened to.
+# Hooks on Transformers' attention interface.
 
 
 _here = threading.local()
 _originals: list[Any] = []
-"""What ``AttentionInterface.get_interface`` was; kept for calls that are under way elsewhere."""
+"""The original ``AttentionInterface.get_interface``; other threads may still be calling it."""
 
 
-def listen(found: LeftAsFound, listener: "Listener") -> None:
-    """Have a listener told of attention in this thread, with others that may be there."""
+def listen(changes: TemporaryChanges, listener: "Listener") -> None:
+    """Pass every attention call of this thread to a listener, in addition to other listeners."""
     kind = getattr(sys.modules.get("transformers.modeling_utils"), "AttentionInterface", None)
 
     def start() -> None:
         if kind is not None:
             if kind.get_interface is not _get_interface:
                 _originals[:] = [kind.get_interface]
-            hold("interface", found, partial(setattr, kind, "get_interface", _originals[0]))
+            hold("interface", changes, partial(setattr, kind, "get_interface", _originals[0]))
             kind.get_interface = _get_interface
         _here.listeners = (*getattr(_here, "listeners", ()), listener)
 
     def stop() -> None:
         others = getattr(_here, "listeners", ())
         _here.listeners = tuple(other for other in others if other is not listener)
-        release(["interface"], found)
+        release(["interface"], changes)
 
-    found.change(start, stop)
+    changes.change(start, stop)
 
 
 def _get_interface(interface: Any, attn_implementation: Any, default: Callable[..., Any]) -> Any:
-    """What ``AttentionInterface.get_interface`` gives, listened to if this thread listens."""
+    """``AttentionInterface.get_interface``; in a thread with listeners, they see every call."""
     function = _originals[0](interface, attn_implementation, default)
     listeners: tuple[Listener, ...] = getattr(_here, "listeners", ())
     if not listeners:
@@ -66,9 +66,9 @@ def _get_interface(interface: Any, attn_implementation: Any, default: Callable[.
 
     def listened_to(*args: Any, **named: Any) -> Any:
         call = Call.of(name, function, args, named)
-        told = [(listener, listener.before(call)) for listener in listeners]
+        scores_by_listener = [(listener, listener.before(call)) for listener in listeners]
         output = function(*args, **named)
-        for listener, scores in told:
+        for listener, scores in scores_by_listener:
             if scores is not None and isinstance(listener, AttentionWatch):
                 listener.after(call, scores, output[0])
         return output
@@ -77,13 +77,13 @@ def _get_interface(interface: Any, attn_implementation: Any, default: Callable[.
 
 
 def goes_through_interface(blocks: Sequence[nn.Module]) -> bool:
-    """Whether all attention in some blocks does, as the code of their modules says."""
+    """Whether all attention in the blocks uses the interface, judging by their code."""
     kinds = {type(module) for block in blocks for module in block.modules()}
     return all(_is_plain_or_heard(kind) for kind in kinds)
 
 
 def _is_plain_or_heard(kind: type[nn.Module]) -> bool:
-    """Whether a kind of module computes no attention by PyTorch's fused function itself."""
+    """Whether a class of modules never calls PyTorch's fused attention directly."""
     if kind.__module__.startswith("torch.nn.modules."):
         return not issubclass(kind, nn.MultiheadAttention)
     return kind.__module__.startswith("transformers.") and not _attends_itself(kind.__module__)
@@ -91,7 +91,7 @@ def _is_plain_or_heard(kind: type[nn.Module]) -> bool:
 
 @cache
 def _attends_itself(module: str) -> bool:
-    """Whether code of Transformers calls PyTorch's fused attention past the interface."""
+    """Whether code of Transformers calls PyTorch's fused attention without the interface."""
     try:
         code = inspect.getsource(sys.modules[module])
     except (OSError, KeyError):
@@ -105,10 +105,10 @@ def _attends_itself(module: str) -> bool:
 class AttentionWatch:
     """Calls ``callback(module, scores)`` for each self-attention of ``model`` in this thread.
 
-    The model's own function runs afterwards, untouched. Cross-attention is left out. Attention that
-    cannot be read is refused at once; ``judge`` raises if a call computed something else than what
-    was read, and is asked when nothing else is wrong: numbers that are not finite are never those
-    that were read.
+    The model's own function runs afterwards, unchanged. Cross-attention is ignored. Attention that
+    cannot be read raises an error immediately. ``judge`` raises if the output of a call does not
+    match what was read; call it after all other checks, because outputs that are not finite never
+    match.
     """
 
     def __init__(self, callback: OnAttention, model: nn.Module) -> None:
@@ -118,15 +118,15 @@ class AttentionWatch:
         self._doubts: list[tuple[ModelError, Tensor]] = []
         self.calls = 0
 
-    def listen(self, found: LeftAsFound) -> None:
-        """Listen from here on."""
+    def listen(self, changes: TemporaryChanges) -> None:
+        """Start listening."""
         for module in self._modules:
             if _may_attend_elsewhere(type(module).forward):
-                found.before(module, self._note)
-        listen(found, self)
+                changes.before(module, self._note)
+        listen(changes, self)
 
     def before(self, call: Call) -> AttentionScores | None:
-        """Tell the callback of self-attention; None for another model's and cross-attention."""
+        """Call the callback for self-attention; None for cross-attention and other models."""
         module = call.module
         if module not in self._modules:
             return None
@@ -139,24 +139,23 @@ class AttentionWatch:
         return scores
 
     def after(self, call: Call, scores: AttentionScores, output: Tensor) -> None:
-        """Compare what was read with what came out; the answer waits on the device."""
-        error = call.refusal("computes something else than its arguments tell")
+        """Compare the scores with the output; the result stays on the device."""
+        error = call.refusal("does not compute what its arguments describe")
         with torch.no_grad(), own_precision(call.query.device):
             self._doubts.append((error, mismatch(call, scores, output)))
 
     def judge(self) -> None:
-        """Raise for the first call that computed something else than what was read."""
+        """Raise for the first call whose output does not match what was read."""
         for error, doubt in self._doubts:
             if not float(doubt) <= 1:
                 raise error
 
     def unheard(self) -> ModelError:
-        """The error for a model none of whose attention was heard."""
+        """The error for a model none of whose attention used the interface."""
         return ModelError(
-            "metrics of attention need a rankscope Network or a model that goes through the "
-            f"attention interface of Transformers, and {type(self._model).__name__} is neither: it "
-            "computes attention in code of its own. Convert it with rankscope.load, or leave those "
-            "metrics out."
+            "attention metrics need a rankscope Network or a model that uses the attention "
+            f"interface of Transformers; {type(self._model).__name__} is neither: it computes "
+            "attention in its own code. Convert it with rankscope.load, or omit attention metrics."
         )
 
     def _note(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
@@ -169,42 +168,42 @@ def _may_attend_elsewhere(forward: Callable[..., Any]) -> bool:
     return bool(set(_FROM_ELSEWHERE) & set(inspect.signature(forward).parameters))
 
 
-# Queries and keys that overflow, which would pass for collapse.
+# Queries and keys that overflow, which would look like collapse.
 
 
 class _Seen(NamedTuple):
-    """One attention whose queries and keys were looked at."""
+    """One attention call whose queries and keys were checked."""
 
     layer: int
     dtype: torch.dtype
     factor: float
-    """What a score is at most, in units of the product of their largest entries."""
+    """The largest possible score, in units of the product of their largest entries."""
 
-    def fault(self, query: float, key: float) -> Fault | None:
-        """What is wrong where these are the largest entries."""
+    def fault(self, query: float, key: float) -> LayerFault | None:
+        """The fault for these largest entries; None if there is none."""
         double = self.dtype == torch.float64
-        most = torch.finfo(torch.float64 if double else torch.float32).max  # kernels add up in it
+        most = torch.finfo(torch.float64 if double else torch.float32).max  # of kernels' sums
         if query * key * self.factor <= most:
             return None
         sizes = {"queries": query, "keys": key}
         broken = [name for name, size in sizes.items() if not size < torch.inf]
-        return Fault(
+        return LayerFault(
             self.layer,
             f"layer {self.layer}: {' and '.join(broken) or 'products of queries and keys'} "
             f"overflow {str(self.dtype).removeprefix('torch.')} (the largest query entry is "
-            f"{query:.3g}, the largest key entry {key:.3g}), and fused attention would give zeros "
-            "for them; use a wider dtype, or look where training broke down.",
+            f"{query:.3g}, the largest key entry {key:.3g}), and fused attention would return "
+            "zeros for them; use a wider dtype, or find where training diverged.",
         )
 
 
 class OverflowWatch(TorchFunctionMode):
-    """Looks at what PyTorch's fused attention is given in this thread while a block runs.
+    """Checks the inputs of PyTorch's fused attention in this thread while a block runs.
 
-    The kernel gives zeros for rows whose scores are all NaN or all -∞, so that queries or keys
-    that overflow would read as tokens that are all alike; every other operation hands NaN on, and
-    the metrics refuse it. Few numbers are kept of each call, and none is waited for before
-    ``fault``. If all attention goes through Transformers' interface, it is heard there; else
-    every operation of a block is looked at, which takes each of them a little longer.
+    The kernel returns zeros for rows whose scores are all NaN or all -∞, so that queries or keys
+    that overflow would look like equal tokens; every other operation propagates NaN, which the
+    metrics reject. Only a few numbers are kept of each call, and there is no GPU synchronisation
+    before ``fault``. If all attention uses Transformers' interface, it is checked there;
+    otherwise every operation of a block is inspected, which is a little slower.
     """
 
     def __init__(self, blocks: Sequence[nn.Module]) -> None:
@@ -214,19 +213,19 @@ class OverflowWatch(TorchFunctionMode):
         self._seen: list[_Seen] = []
         self._peaks = GatheredPeaks()
 
-    def listen(self, found: LeftAsFound) -> None:
-        """Be ready for the first block."""
+    def listen(self, changes: TemporaryChanges) -> None:
+        """Prepare for the first block."""
         if self._all_heard:
-            listen(found, self)
+            listen(changes, self)
 
     def begin(self, block: nn.Module, layer: int) -> None:
-        """Watch from here on."""
+        """Start watching."""
         self._layer = layer
         if not self._all_heard and not any(map(_has_a_fast_path, block.modules())):
             self.__enter__()  # type: ignore[no-untyped-call]
 
     def end(self) -> None:
-        """Watch no longer, whether or not anything was watched."""
+        """Stop watching; does nothing if nothing was watched."""
         self._layer = None
         if torch.overrides._get_current_function_mode() is self:
             self.__exit__(None, None, None)
@@ -245,7 +244,7 @@ class OverflowWatch(TorchFunctionMode):
         return func(*args, **(kwargs or {}))
 
     def before(self, call: Call) -> None:
-        """Look at a call of Transformers' attention; eager attention hands NaN on."""
+        """Check a call of Transformers' attention; eager attention propagates NaN."""
         if call.implementation != "eager":
             self._look(call.query, call.key, scale=call.option("scaling"))
 
@@ -261,12 +260,12 @@ class OverflowWatch(TorchFunctionMode):
         self._seen.append(_Seen(self._layer, query.dtype, factor))
 
     def send(self) -> None:
-        """Let what was seen come to the host, while other things are done."""
+        """Start copying the records to the host, without waiting."""
         self._peaks.send()
 
-    def fault(self) -> Fault | None:
-        """What is wrong in the first layer whose queries or keys are no numbers, or so large that
-        their products may not be; this waits for the device."""
+    def fault(self) -> LayerFault | None:
+        """The fault of the first layer whose queries or keys are not finite, or so large that their
+        products may not be; this synchronises with the device."""
         peaks = zip(self._seen, self._peaks.finish(), strict=True)
         faults = [fault for seen, sizes in peaks if (fault := seen.fault(*sizes)) is not None]
         return min(faults, key=lambda fault: fault.layer, default=None)
@@ -276,31 +275,31 @@ Listener = AttentionWatch | OverflowWatch
 
 
 def unmapped(tensor: Tensor) -> Tensor:
-    """What ``vmap`` maps over, as a whole."""
+    """The whole tensor that ``vmap`` maps over."""
     while is_functorch_wrapped_tensor(tensor):
         tensor = get_unwrapped(tensor)
     return tensor
 
 
 def _projected(*args: Any, **kwargs: Any) -> list[Tensor]:
-    """Queries and keys by head, as PyTorch's attention finds them inside itself, out of sight."""
-    given = _SIGNATURE.bind(*args, **kwargs).arguments
-    bias = given["in_proj_bias"]
-    if given.get("use_separate_proj_weight", False):  # the packed ones may be None or empty then
-        weights = (given["q_proj_weight"], given["k_proj_weight"])
+    """Queries and keys by head, as PyTorch's attention computes them internally."""
+    named = _SIGNATURE.bind(*args, **kwargs).arguments
+    bias = named["in_proj_bias"]
+    if named.get("use_separate_proj_weight", False):  # the packed ones may be None or empty then
+        weights = (named["q_proj_weight"], named["k_proj_weight"])
     else:
-        weights = given["in_proj_weight"].chunk(3)[:2]
+        weights = named["in_proj_weight"].chunk(3)[:2]
     biases = (None, None) if bias is None else bias.chunk(3)[:2]
     return [
-        linear(x, weight, shift).unflatten(-1, (given["num_heads"], -1))
-        for x, weight, shift in zip((given["query"], given["key"]), weights, biases, strict=True)
+        linear(x, weight, shift).unflatten(-1, (named["num_heads"], -1))
+        for x, weight, shift in zip((named["query"], named["key"]), weights, biases, strict=True)
     ]
 
 
 def _has_a_fast_path(module: nn.Module) -> bool:
-    """Whether this is PyTorch's attention, in a form it runs as one operation if nobody watches.
+    """Whether this is PyTorch's attention in a form that has a fast path as a single operation.
 
-    That operation hands NaN on, so there is nothing to watch for.
+    That operation propagates NaN, so there is nothing to check.
     """
     if not isinstance(module, nn.MultiheadAttention):
         return False

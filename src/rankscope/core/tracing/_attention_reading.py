@@ -1,8 +1,8 @@
-"""Calls of Transformers' attention interface read as ``AttentionScores``, and the reading checked.
+"""Read calls of Transformers' attention interface as ``AttentionScores``, and verify the reading.
 
-Each implementation heeds its own options: ``sdpa`` drops a window and a sink that flash attention
-heeds, and ``eager`` takes causality from its mask alone. What is read is compared with what the
-model's own function then returns, for some of the queries: ``PV`` must be its output.
+Each implementation respects different options: ``sdpa`` ignores a window and a sink that flash
+attention uses, and ``eager`` takes causality from its mask alone. For some of the queries, the
+result is compared with the output of the model's own function, which must be ``PV``.
 """
 
 import inspect
@@ -22,12 +22,12 @@ _NAMES = ("module", "query", "key", "value", "attention_mask")
 _PACKED = ("cu_seq_lens_q", "cu_seq_lens_k", "cache", "block_table")
 _ROWS = 8
 _TOLERANCE = {torch.bfloat16: 0.1, torch.float16: 0.02}
-"""How far the output may be from ours: eager attention rounds scores to the model's own format."""
+"""Tolerance of the comparison: eager attention rounds scores to the dtype of the model."""
 
 
 @dataclass(frozen=True, eq=False)
 class Call:
-    """One call of an attention function: what it was given, by name."""
+    """One call of an attention function: its arguments by name."""
 
     implementation: str
     module: nn.Module
@@ -41,40 +41,40 @@ class Call:
     def of(
         cls, name: str, function: Callable[..., Any], args: tuple[Any, ...], named: dict[str, Any]
     ) -> "Call":
-        """By position or by name, as models call it."""
+        """A call from its positional and keyword arguments."""
         names = list(_NAMES)
         if len(args) > len(names):
             names += list(inspect.signature(function).parameters)[len(names) :]
-        given = {**dict(zip(names, args, strict=False)), **named}
-        module, query, key, value = (given.pop(each) for each in _NAMES[:4])
-        return cls(name, module, query, key, value, given.pop("attention_mask", None), given)
+        values = {**dict(zip(names, args, strict=False)), **named}
+        module, query, key, value = (values.pop(required) for required in _NAMES[:4])
+        return cls(name, module, query, key, value, values.pop("attention_mask", None), values)
 
     def option(self, name: str) -> Any:
-        """An option, None where it is not given or switched off."""
+        """An option; None if it is missing or switched off."""
         value = self.options.get(name)
         return None if value is None or (isinstance(value, int | float) and not value) else value
 
     def refusal(self, why: str) -> ModelError:
-        """What to do about attention that cannot be read."""
+        """The error for attention that cannot be read, with advice."""
         other = "sdpa" if self.implementation != "sdpa" else "eager"
         return ModelError(
             f"the attention of {type(self.module).__name__}, computed by {self.implementation!r}, "
-            f"{why}; load the model with attn_implementation={other!r}, or leave metrics of "
-            "attention out."
+            f"{why}; load the model with attn_implementation={other!r}, or omit attention "
+            "metrics."
         )
 
 
 def read(call: Call) -> AttentionScores:
-    """What the weights of a call are made of, or an error where that cannot be told."""
+    """The scores behind the weights of a call; raises if they cannot be determined."""
     reader = _READERS.get(call.implementation)
     if reader is None:
-        raise call.refusal("is an implementation that is not known")
+        raise call.refusal("is an unknown implementation")
     packed = [name for name in _PACKED if call.options.get(name) is not None]
     if packed:
         raise call.refusal(f"has several sequences packed into one ({packed[0]})")
     if call.option("dropout"):
         raise ModelError(
-            f"{type(call.module).__name__} drops attention weights at random (dropout="
+            f"{type(call.module).__name__} applies dropout to attention weights (dropout="
             f"{call.option('dropout')}); put the model in evaluation mode: model.eval()."
         )
     try:
@@ -86,7 +86,7 @@ def read(call: Call) -> AttentionScores:
 
 
 def _eager(call: Call) -> AttentionScores:
-    """Functions in the models' own files: the mask is added, whatever it is."""
+    """Functions in the files of the models: the mask is added to the scores."""
     sinks = getattr(call.module, "sinks", None)
     return _scores(
         call, bias=_sum(call.option("position_bias"), call.mask), softcap=call.option("softcap"),
@@ -95,12 +95,12 @@ def _eager(call: Call) -> AttentionScores:
 
 
 def _sdpa(call: Call) -> AttentionScores:
-    """PyTorch's: causality is a flag, heeded where there is no mask and more than one query."""
+    """PyTorch's: causality is a flag, used if there is no mask and more than one query."""
     queries, bias, mask = call.query.shape[2], call.option("position_bias"), call.mask
     causal = call.options.get("is_causal")
     causal = getattr(call.module, "is_causal", True) if causal is None else causal
     if queries > 1 and mask is None and causal:
-        # Keys beyond the queries are places of a cache that nothing has been written to.
+        # Keys beyond the queries are empty slots of a cache.
         bias = bias if bias is None else bias[..., :queries]
         return _scores(call, keys=queries, causal=True, bias=bias)
     if mask is not None and mask.dtype == torch.bool:
@@ -109,7 +109,7 @@ def _sdpa(call: Call) -> AttentionScores:
 
 
 def _flash(call: Call) -> AttentionScores:
-    """Flash attention: a mask says which keys are real, the rest are flags."""
+    """Flash attention: the mask marks the real keys; the rest are flags."""
     mask, causal = call.mask, call.options.get("is_causal")
     if mask is not None:
         if mask.ndim != 2:
@@ -123,8 +123,8 @@ def _flash(call: Call) -> AttentionScores:
 
 
 def _flex(call: Call) -> AttentionScores:
-    """Flex attention: a mask is a function of positions, or is added."""
-    flex: Any = sys.modules.get("torch.nn.attention.flex_attention")  # loaded if there is a mask
+    """Flex attention: the mask is a function of positions, or is added to the scores."""
+    flex: Any = sys.modules.get("torch.nn.attention.flex_attention")  # imported if there is a mask
     bias, mask = call.option("position_bias"), call.mask
     if flex is not None and isinstance(mask, flex.BlockMask):
         (batch, heads), queries, keys = mask.shape[:2], call.query.shape[2], call.key.shape[2]
@@ -145,7 +145,7 @@ _READERS: dict[str, Callable[[Call], AttentionScores]] = {
     "flash_attention_4": _flash,
     "flex_attention": _flex,
 }
-"""By the exact name: what users register under one like it may compute anything."""
+"""By exact name: functions that users register under similar names may compute anything."""
 
 
 def _scores(
@@ -163,19 +163,19 @@ def _scores(
 
 
 def _sum(bias: Tensor | None, mask: Tensor | None) -> Tensor | None:
-    """What is added to the scores in all."""
+    """The total of what is added to the scores."""
     if mask is not None and not mask.is_floating_point():
         mask = mask.to(torch.float32)
     return mask if bias is None else bias if mask is None else bias + mask
 
 
 def mismatch(call: Call, scores: AttentionScores, output: Tensor) -> Tensor:
-    """How far ``PV`` is from the output, for some queries that see something; at most 1 is sound.
+    """The distance of ``PV`` from the output, for some of the queries; at most 1 is a match.
 
-    The root of the summed squares, in units of the tolerance, of the worst head. Values that are
-    nearly alike give nearly the same ``PV`` whatever P is, so it is relative to what is left of
-    ``PV`` and of the values without their mean. Where rounding alone would be more than the
-    tolerance of that, P cannot be told, and it is relative to ``PV``. It stays on the device.
+    The root of the summed squares of the worst head, in units of the tolerance. Nearly equal values
+    give nearly the same ``PV`` for any P, so the distance is relative to ``PV`` after the mean of
+    the values is subtracted. If rounding alone would exceed the tolerance of that, P cannot be
+    determined, and the distance is relative to ``PV``. The result stays on the device.
     """
     queries = scores.shape[2]
     rows = slice((queries - 1) % (step := max(1, queries // _ROWS)), queries, step)
@@ -183,7 +183,7 @@ def mismatch(call: Call, scores: AttentionScores, output: Tensor) -> Tensor:
     batch, heads, count, keys = part.p.shape
     value = call.value[:, :, part.keys].to(part.p.dtype)
     if output.shape != (batch, queries, heads, value.shape[-1]):
-        raise call.refusal(f"gives {tuple(output.shape)} for queries {tuple(call.query.shape)}")
+        raise call.refusal(f"returns {tuple(output.shape)} for queries {tuple(call.query.shape)}")
     counted, groups = part.counted.unsqueeze(-1), value.shape[1]
     p = torch.where(counted, part.p, 0.0).reshape(batch, groups, heads // groups * count, keys)
     ours, telling = _applied(p, value)
@@ -192,22 +192,22 @@ def mismatch(call: Call, scores: AttentionScores, output: Tensor) -> Tensor:
     apart = torch.where(counted, theirs - ours, 0.0).square().sum((-2, -1))
     size = ours.square().sum((-2, -1))
     tolerance = _TOLERANCE.get(output.dtype, 1e-3)
-    told = telling * tolerance**2 > size * _rounding(output, ours.dtype) ** 2
-    scale = torch.where(told, telling, size)
+    distinguishes = telling * tolerance**2 > size * _rounding(output, ours.dtype) ** 2
+    scale = torch.where(distinguishes, telling, size)
     return (apart / scale.clamp(min=1e-30)).amax().sqrt() / tolerance
 
 
 def _applied(p: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
-    """``PV``, and of each query what depends on P: the square of what is left of it without the
-    values' mean over the keys seen, and what it would be if those values were drawn at random."""
+    """``PV``, and for each query the part that depends on P: its square after the mean of the
+    values over the visible keys is subtracted, plus the expected square for random values."""
     seen = (p > 0).any(-2).unsqueeze(-1).to(p.dtype)
     keys = seen.sum(-2, keepdim=True).clamp(min=1)
     mean = (value * seen).sum(-2, keepdim=True) / keys
     value = (value - mean) * seen
-    left = p @ value
+    deviation = p @ value
     drawn = p.square().sum(-1) * (value.square() / keys).sum((-2, -1)).unsqueeze(-1)
-    whole = left + p.sum(-1, keepdim=True) * mean  # a learned sink takes some of the weight
-    return whole, left.square().sum(-1) + drawn
+    product = deviation + p.sum(-1, keepdim=True) * mean  # a learned sink takes some of the weight
+    return product, deviation.square().sum(-1) + drawn
 
 
 def _rounding(output: Tensor, ours: torch.dtype) -> float:
@@ -220,10 +220,9 @@ def _rounding(output: Tensor, ours: torch.dtype) -> float:
 def network_scores(
     attention: Attention, x: Tensor, visibility: Visibility, token_mask: Tensor | None = None
 ) -> AttentionScores:
-    """What a layer's weights are made of for this input.
+    """The scores behind the attention weights of a layer for this input.
 
-    Weights that no softmax makes (sparsemax, linear kernels, Linformer) are taken as the matrices
-    that they are.
+    Weights without a softmax (sparsemax, linear kernels, Linformer) are passed as matrices.
     """
     if not attention.scores.fused:
         return from_matrix(attention.pattern(x, visibility), token_mask)

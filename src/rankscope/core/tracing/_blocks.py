@@ -13,47 +13,47 @@ from torch import Tensor, nn
 from rankscope.arguments import checked
 from rankscope.core.network import Network
 from rankscope.core.tracing._hidden_states import first_tensor
-from rankscope.core.tracing._inputs import given_to
-from rankscope.core.tracing._left_as_found import LeftAsFound, before_compilation
+from rankscope.core.tracing._inputs import read_arguments
+from rankscope.core.tracing._temporary_changes import TemporaryChanges, before_compilation
 from rankscope.errors import BlocksNotFoundError, InputError
 
 Named = str | Sequence[str] | Sequence[nn.Module] | nn.ModuleList | nn.Sequential
 
 
 @dataclass(frozen=True)
-class Stack:
-    """Blocks in the order they are meant to run, and where they are in the model."""
+class BlockStack:
+    """Blocks in the order they run, and their path in the model."""
 
     name: str
     blocks: list[nn.Module]
 
     @cached_property
     def words(self) -> str:
-        """What was chosen: its place, and how many blocks of which kind it has."""
+        """The path of the stack, and the number and class of its blocks."""
         kinds = ", ".join(dict.fromkeys(type(block).__name__ for block in self.blocks))
         words = f"{self.name or 'the model itself'}: {len(self.blocks)} {kinds}"
         inner = [_inner_stack(block) for block in self.blocks]
         if max(inner) > 1:
             words += (
-                f", with {min(inner)} to {max(inner)} blocks inside each; a layer is one of the "
-                "outer ones"
+                f", with {min(inner)} to {max(inner)} blocks inside each; each outer block is one "
+                "layer"
             )
         return words
 
 
 @checked
 def find_blocks(model: nn.Module, named: Named | None = None) -> list[nn.Module]:
-    """The blocks of a model in order: its own if it is ours, as named, or found.
+    """The blocks of a model in order: those of a ``Network``, those named, or those detected.
 
-    The stack is the ``ModuleList`` or ``Sequential`` of modules of one class that holds the most
-    parameters. Two separate stacks of similar size (an encoder and a decoder) are not guessed
-    between.
+    The stack is the ``ModuleList`` or ``Sequential`` of modules of one class that has the most
+    parameters. If there are two separate stacks of similar size (an encoder and a decoder), an
+    error asks for a name.
     """
     return find_stack(model, named).blocks
 
 
-def find_stack(model: nn.Module, named: Named | None = None) -> Stack:
-    """``find_blocks``, and where they are; of compiled blocks, those that were compiled."""
+def find_stack(model: nn.Module, named: Named | None = None) -> BlockStack:
+    """``find_blocks`` with their path; for compiled blocks, the original modules."""
     if named is not None:
         name, blocks = _named_stack(model, named)
     elif isinstance(model, Network):
@@ -61,21 +61,21 @@ def find_stack(model: nn.Module, named: Named | None = None) -> Stack:
     else:
         name = _largest_stack(model)
         blocks = _members(model.get_submodule(name))
-    return Stack(name, [before_compilation(block) for block in blocks])
+    return BlockStack(name, [before_compilation(block) for block in blocks])
 
 
 def _largest_stack(model: nn.Module) -> str:
-    """Its name, unless there is a rival."""
+    """The path of the largest stack; raises if another one is of similar size."""
     stacks: dict[str, nn.Module]
     stacks = {name: module for name, module in model.named_modules() if _is_stack(module)}
     if len(stacks) == 1 and any(True for stack in stacks.values() for _ in stack.parameters()):
-        return next(iter(stacks))  # nothing to weigh, which takes a walk through all parameters
+        return next(iter(stacks))  # spares a walk through all parameters
     sizes = {name: sum(p.numel() for p in stack.parameters()) for name, stack in stacks.items()}
-    best = max(sizes, key=lambda name: sizes[name], default="")  # the first, outermost of equals
+    best = max(sizes, key=lambda name: sizes[name], default="")  # of equals the outermost
     if not sizes.get(best):
         raise BlocksNotFoundError(
-            f"no stack of blocks was found in {type(model).__name__}; name it: "
-            "trace(model, inputs, blocks='encoder.layers'), or give the modules in a list."
+            f"{type(model).__name__} has no stack of blocks that can be detected; name it: "
+            "trace(model, inputs, blocks='encoder.layers'), or pass the modules in a list."
         )
     rivals = [
         name
@@ -92,29 +92,29 @@ def _largest_stack(model: nn.Module) -> str:
 
 
 def _named_stack(model: nn.Module, named: Named) -> tuple[str, list[nn.Module]]:
-    """What the user named, with the places of modules that were given as such."""
+    """The blocks named by the user, and their paths in the model."""
     if isinstance(named, str):
         stack = _submodule(model, named)
         blocks = _members(stack) if isinstance(stack, nn.ModuleList | nn.Sequential) else []
         return named, blocks or [stack]
-    given: list[Any] = (
+    entries: list[Any] = (
         _members(named) if isinstance(named, nn.ModuleList | nn.Sequential) else list(named)
     )
-    if not given:
-        raise BlocksNotFoundError("blocks=[] names no block; leave it out to have them found.")
+    if not entries:
+        raise BlocksNotFoundError("blocks=[] names no block; omit it to detect the blocks.")
     places = {id(module): name for name, module in model.named_modules()}
-    names = [one if isinstance(one, str) else places.get(id(one), "?") for one in given]
-    blocks = [_submodule(model, one) if isinstance(one, str) else one for one in given]
+    names = [entry if isinstance(entry, str) else places.get(id(entry), "?") for entry in entries]
+    blocks = [_submodule(model, entry) if isinstance(entry, str) else entry for entry in entries]
     return ", ".join(names), blocks
 
 
 def _members(stack: nn.Module) -> list[nn.Module]:
-    """What a stack holds, a module that is there twice twice; ``children`` would give it once."""
+    """The modules of a stack, with repetitions, which ``children`` would omit."""
     return [module for module in stack._modules.values() if module is not None]
 
 
 def _inner_stack(block: nn.Module) -> int:
-    """How many blocks the largest stack inside a block has."""
+    """The number of blocks of the largest stack inside a block."""
     inside = (module for module in block.modules() if module is not block)
     return max((len(_members(module)) for module in inside if _is_stack(module)), default=0)
 
@@ -144,17 +144,17 @@ def _submodule(model: nn.Module, name: str) -> nn.Module:
 
 
 NONE_RAN = (
-    "the forward pass ran none of the blocks; are they the model's own, and called as modules "
-    "(block(x), not block.forward(x))? Beside flex attention, compiled code stays compiled: run it "
-    "as it was written, with torch.compiler.set_stance('force_eager')."
+    "the forward pass ran none of the blocks; are they part of the model, and called as modules "
+    "(block(x), not block.forward(x))? With flex attention, compiled code stays compiled: run it "
+    "uncompiled, with torch.compiler.set_stance('force_eager')."
 )
 
 
 @checked
 def with_replaced_state(blocks: Sequence[nn.Module], state: Tensor, run: Callable[[], Any]) -> Any:
-    """What ``run`` gives when the last block's output is replaced by ``state``.
+    """The result of ``run`` with the output of the last block replaced by ``state``.
 
-    So a model's own final norm, pooling and head can be asked about any hidden state.
+    This applies a model's own final norm, pooling and head to any hidden state.
     """
     calls, last = 0, len(blocks)
 
@@ -165,10 +165,10 @@ def with_replaced_state(blocks: Sequence[nn.Module], state: Tensor, run: Callabl
             return output
         return state if isinstance(output, Tensor) else (state, *output[1:])
 
-    with LeftAsFound() as found, found, found, found:
-        found.without_gradients()
+    with TemporaryChanges() as changes, changes, changes, changes:
+        changes.without_gradients()
         for block in dict.fromkeys(blocks):
-            found.after(block, replace)
+            changes.after(block, replace)
         return run()
 
 
@@ -178,9 +178,9 @@ class _EnoughError(Exception):
 
 @checked
 def captured_input(blocks: Sequence[nn.Module], run: Callable[[], object]) -> Tensor:
-    """What the first block is given when ``run`` is called, which is ended as soon as it is known.
+    """The input of the first block when ``run`` is called; the forward pass stops there.
 
-    So an embedding is the original's own, whatever it does, and costs nothing beyond itself.
+    This gives the embeddings of the original model, at no further cost.
     """
     seen: list[Tensor] = []
 
@@ -189,10 +189,10 @@ def captured_input(blocks: Sequence[nn.Module], run: Callable[[], object]) -> Te
         raise _EnoughError
 
     if not blocks:
-        raise InputError("there is no block whose input could be captured; give at least one.")
-    with LeftAsFound() as found, found, found, found:
-        found.without_gradients()
-        found.before(blocks[0], stop)
+        raise InputError("blocks is empty; pass at least one block.")
+    with TemporaryChanges() as changes, changes, changes, changes:
+        changes.without_gradients()
+        changes.before(blocks[0], stop)
         with suppress(_EnoughError):
             run()
     if not seen:
@@ -202,9 +202,9 @@ def captured_input(blocks: Sequence[nn.Module], run: Callable[[], object]) -> Te
 
 @checked
 def captured_states(blocks: Sequence[nn.Module], run: Callable[[], object]) -> list[Tensor]:
-    """The blocks' input and every block's output, in the order they ran.
+    """The input of the first block and the output of each block, in the order they ran.
 
-    Copies, because later blocks may work in place.
+    The tensors are copies, because later blocks may work in place.
     """
     states: list[Tensor] = []
 
@@ -215,11 +215,11 @@ def captured_states(blocks: Sequence[nn.Module], run: Callable[[], object]) -> l
     def after(_block: nn.Module, _args: tuple[Any, ...], output: Any) -> None:
         states.append(first_tensor(output).clone())
 
-    with LeftAsFound() as found, found, found, found:
-        found.without_gradients()
+    with TemporaryChanges() as changes, changes, changes, changes:
+        changes.without_gradients()
         for block in dict.fromkeys(blocks):
-            found.before(block, before)
-            found.after(block, after)
+            changes.before(block, before)
+            changes.after(block, after)
         run()
     if not states:
         raise InputError(NONE_RAN)
@@ -283,8 +283,8 @@ def activations(
 
     ``names`` are paths as in ``model.named_modules()``, where ``*`` stands for anything:
     ``"encoder.layer.*.attention"``. ``inputs`` are as for ``trace``; the model runs in evaluation
-    mode without gradients and is left as it was. Of several tensors that a module returns, the
-    first is kept. A module that runs again is listed as ``name#2``.
+    mode without gradients and is unchanged afterwards. If a module returns several tensors, the
+    first is kept. A module that runs a second time is listed as ``name#2``.
     """
     patterns = (names,) if isinstance(names, str) else tuple(names)
     wanted: dict[nn.Module, str] = {}
@@ -309,11 +309,11 @@ def activations(
             number += 1
         states[key] = first_tensor(output).clone()
 
-    given = given_to(model, inputs)
-    with LeftAsFound() as found, found, found, found:
-        found.without_gradients()
-        found.evaluate(list(model.modules()))
+    arguments = read_arguments(model, inputs)
+    with TemporaryChanges() as changes, changes, changes, changes:
+        changes.without_gradients()
+        changes.evaluate(list(model.modules()))
         for module in wanted:
-            found.after(module, keep)
-        model(*given.args, **given.kwargs)
+            changes.after(module, keep)
+        model(*arguments.args, **arguments.kwargs)
     return states

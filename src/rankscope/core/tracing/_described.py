@@ -1,4 +1,4 @@
-"""Values in words that are the same in every process: what digests are made of."""
+"""Descriptions of values that are the same in every process, from which digests are computed."""
 
 import datetime
 import hashlib
@@ -34,81 +34,81 @@ from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 from rankscope.core.weights import begin_digests, named_tensors
 
 _MOST, _DEEPEST = 1_000_000, 100
-"""How many values are read of a model or its input, and how deep."""
+"""The maximum number of values read from a model or its input, and the maximum depth."""
 _PLAIN = frozenset({bool, int, float, str, type(None)})
 _BY_REPR = (
     int, float, str, complex, bytes, bytearray, Decimal, PurePath, range, slice, re.Pattern,
     datetime.date, datetime.time, datetime.timedelta,
     torch.dtype, torch.device, torch.layout, torch.memory_format,
 )  # fmt: skip
-"""Whose ``repr`` says all they hold."""
+"""Types whose ``repr`` contains the whole value."""
 _BY_NAME = (
     BuiltinFunctionType, MethodDescriptorType, MethodWrapperType, WrapperDescriptorType, np.ufunc,
 )  # fmt: skip
 _SKIPPED = {*vars(nn.Module()), "_is_full_backward_hook", "_compiled_call_impl"}
 _SKIPPED |= {"_hf_hook", "warnings_issued", "generation_config"}
-"""Attributes of modules that are read elsewhere, or that no number of a forward pass comes from."""
+"""Attributes of modules that are read elsewhere, or that do not affect a forward pass."""
 _OF_MAKING = ("__init__", "__new__", "__setstate__")
-"""Methods that no number of a forward pass comes from: what they made is read itself. PyTorch's
-compiler exchanges those of every module."""
+"""Methods that do not affect a forward pass: the objects they create are read instead. PyTorch's
+compiler replaces those of every module."""
 _LIBRARIES = ("torch", "transformers", "rankscope")
-"""Whose functions read no number from globals that users set, and whose classes rarely change."""
+"""Libraries whose functions read no globals set by users, and whose classes rarely change."""
 
 
 class Description:
-    """Values in words that are the same in every process, and the tensors among them.
+    """Descriptions of values that are the same in every process, and the tensors inside them.
 
-    Functions are their code, defaults, closures, and what they read from globals, as far as it is
-    numbers, texts, tensors and functions of their own module; classes the code and the numbers they
-    hold; objects their class and attributes; a module its place in the model. What cannot be looked
-    into is its type, and ``not_covered`` names it.
+    A function is described by its code, defaults, closure, and the globals it reads, as far as
+    these are numbers, texts, tensors and functions of its own module; a class by its code and
+    numbers; an object by its class and attributes; a module by its path in the model. A value that
+    cannot be inspected is described by its type, and ``not_covered`` lists it.
     """
 
     def __init__(self) -> None:
         self._tensors: list[Tensor] = []
         self._missed: dict[tuple[str, str], list[str]] = {}
         self._place, self._depth, self._left = "", 0, _MOST
-        self._words: dict[int, tuple[Any, Any]] = {}  # with the value, so that its id stays its own
+        self._words: dict[int, tuple[Any, Any]] = {}  # with the value, so that its id is not reused
         self._methods: dict[int, Any] = {}
 
     def begin(self, words: Any) -> Callable[[], str]:
-        """Twelve hex digits for words and the tensors in them, as they are now."""
+        """Twelve hex digits for a description and its tensors, with their current values."""
         plain = repr(words).encode()
         read = begin_digests({str(number): tensor for number, tensor in enumerate(self._tensors)})
         return lambda: hashlib.sha256(plain + repr(read()).encode()).hexdigest()[:12]
 
     def not_covered(self) -> list[str]:
-        """What was known by less than its content, and where it is."""
+        """The values whose content was not read, with their paths."""
         return [
             f"{places[0]}{f' and {len(places) - 1} others' * (len(places) > 1)} ({kind}): {why}"
             for (kind, why), places in self._missed.items()
         ]
 
     def name_unread(self, tensors: Mapping[str, Tensor]) -> None:
-        """Of tensors by their place, say which have no numbers in memory."""
+        """Record which tensors, given by path, have no values in memory."""
         for self._place, tensor in tensors.items():
             if tensor.is_meta:
-                self._miss(tensor, "its numbers are not in memory, its shape alone is known")
+                self._miss(tensor, "its values are not in memory; only its shape is known")
 
     def _miss(self, value: Any, why: str) -> str:
         kind = _name(type(value))
         self._missed.setdefault((kind, why), []).append(self._place)
         return kind
 
-    def of(self, value: Any, place: str | None = None) -> Any:
-        """The words for a value, which ``not_covered`` calls by its ``place``."""
+    def of(self, value: Any, path: str | None = None) -> Any:
+        """The description of a value; ``not_covered`` lists it under its ``path``."""
         if type(value) in _PLAIN:
             return value
         if id(value) in self._words:
             return self._words[id(value)][1]
-        self._place = self._place if place is None else place
+        self._place = self._place if path is None else path
         if self._depth == _DEEPEST or self._left <= 0:
             return self._miss(value, f"not read beyond {_DEEPEST} levels and {_MOST} values")
         self._depth, self._left = self._depth + 1, self._left - 1
         self._words[id(value)] = value, f"what it is in, at level {self._depth}"
         try:
             words = self._read(value)
-        except Exception as error:  # what users hang on their modules may raise anything
+        except Exception as error:  # attributes set by users may raise anything
             words = self._miss(value, f"reading it raises {type(error).__name__}")
         self._words[id(value)] = value, words
         self._depth -= 1
@@ -152,7 +152,7 @@ class Description:
                 return ["generator", self.of(value.get_state(legacy=False))]
         if isinstance(value, _BY_NAME):
             return [_name(value), self.of(getattr(value, "__self__", None))]
-        held, content = dict(getattr(value, "__dict__", {})), None
+        attributes, content = dict(getattr(value, "__dict__", {})), None
         for kind in _BY_REPR:
             if isinstance(value, kind):
                 content = kind.__repr__(value)
@@ -162,11 +162,11 @@ class Description:
             for base in type(value).__mro__:
                 members = vars(base).items() if "__slots__" in vars(base) else ()
                 slots = (name for name, v in members if isinstance(v, MemberDescriptorType))
-                held |= {name: getattr(value, name) for name in slots if hasattr(value, name)}
-        return [self.of(type(value)), content, list(held), self._all(held.values())]
+                attributes |= {name: getattr(value, name) for name in slots if hasattr(value, name)}
+        return [self.of(type(value)), content, list(attributes), self._all(attributes.values())]
 
     def _content(self, value: Any) -> Any:
-        """What an object holds beside its attributes."""
+        """The content of an object besides its attributes."""
         match value:
             case np.ndarray():
                 if value.dtype.hasobject:
@@ -184,16 +184,16 @@ class Description:
                 return self._all((value.func, value.args, value.keywords))
         bases = (kind for kind in type(value).__mro__ if kind.__base__ is object)
         if any(not vars(base).keys() & {"__dict__", "__slots__"} for base in bases):
-            self._miss(value, "known by its type alone")
+            self._miss(value, "only its type is known")
         return None
 
     # Modules, functions and classes.
 
     def modules(self, model: nn.Module) -> list[Any]:
-        """What a module and those in it are made of beside their weights.
+        """A module and its submodules without their weights.
 
-        Two models can share every weight and differ in their number of heads. Modules of ours keep
-        aside, under ``_``, what is known otherwise.
+        Two models can share every weight and differ in their number of heads. Attributes of our own
+        modules that begin with ``_`` are recorded elsewhere.
         """
         words: list[Any] = []
         named: dict[int, tuple[str, nn.Module]] = {}
@@ -223,27 +223,27 @@ class Description:
 
     def _function(self, function: FunctionType, read: Callable[[list[Any]], list[Any]]) -> Any:
         code, names = _code(function.__code__)
-        held = [*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values()]
+        values = [*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values()]
         for cell in function.__closure__ or ():
             try:
-                held.append(cell.cell_contents)
-            except ValueError:  # it is not filled yet
-                held.append(None)
+                values.append(cell.cell_contents)
+            except ValueError:  # the cell is still empty
+                values.append(None)
         beside, outside = function.__dict__, dict[str, Any]()
         if not _is_of_library(function):
             known = function.__globals__
             outside = {
                 name: known[name] for name in names if _is_near(known.get(name, ...), function)
             }
-        if not (held or beside or outside):
+        if not (values or beside or outside):
             return code
-        held += [*beside.values(), *outside.values()]
-        return [code, list(beside), list(outside), read(held)]
+        values += [*beside.values(), *outside.values()]
+        return [code, list(beside), list(outside), read(values)]
 
     def _in_methods(self, values: Iterable[Any]) -> list[Any]:
-        """What the methods of a class hold, as far as it is numbers and functions.
+        """The numbers and functions that the methods of a class hold.
 
-        Decorators hold more, which calls fill in and change (checks, caches).
+        Decorators hold other values, which calls change (checks, caches).
         """
         words: list[Any] = []
         for value in values:
@@ -257,7 +257,7 @@ class Description:
         return words
 
     def _class(self, kind: type) -> list[Any]:
-        if kind.__module__.partition(".")[0] in ("builtins", "rankscope"):  # known by their version
+        if kind.__module__.partition(".")[0] in ("builtins", "rankscope"):  # known by version
             return [_name(kind)]
         bases = [self.of(base) for base in kind.__bases__]
         values = [v.__code__ if type(v) is FunctionType else v for v in vars(kind).values()]
@@ -269,7 +269,7 @@ class Description:
         return [_name(kind), content, bases]
 
     def _class_content(self, kind: type) -> str:
-        """A digest of the code and the numbers that a class holds itself."""
+        """A digest of the code and the numbers of a class, without its bases."""
         methods, numbers = {}, []
         for name, value in vars(kind).items():
             if isinstance(value, staticmethod | classmethod):
@@ -306,9 +306,9 @@ def _is_of_library(value: Any) -> bool:
 
 
 _CODES: dict[int, tuple[CodeType, tuple[str, tuple[str, ...]]]] = {}
-"""Code by identity, with its digest and the names in it: it never changes."""
+"""Code by identity, with its digest and the names it uses; code never changes."""
 _CLASSES: dict[int, tuple[type, list[Any], str]] = {}
-"""Classes of libraries by identity, with what they held when it was digested."""
+"""Classes of libraries by identity, with their members at the time of the digest."""
 _MOST_REMEMBERED = 2**15
 
 
@@ -319,7 +319,7 @@ def _remember(known: dict[int, Any], value: Any, words: Any) -> None:
 
 
 def _code(code: CodeType) -> tuple[str, tuple[str, ...]]:
-    """A digest of code, and the names that it and the functions in it read from outside."""
+    """A digest of code, and the global names that it and its inner functions read."""
     known, words = _CODES.get(id(code), (None, ("", ())))
     if known is code:
         return words
@@ -330,8 +330,8 @@ def _code(code: CodeType) -> tuple[str, tuple[str, ...]]:
         if not isinstance(value, CodeType)
     ]
     names = code.co_qualname, code.co_names, code.co_varnames, code.co_freevars, code.co_cellvars
-    content = repr((code.co_code, code.co_flags, names, values, [each[0] for each in inner]))
-    outside = dict.fromkeys((*code.co_names, *(name for each in inner for name in each[1])))
+    content = repr((code.co_code, code.co_flags, names, values, [part[0] for part in inner]))
+    outside = dict.fromkeys((*code.co_names, *(name for part in inner for name in part[1])))
     words = hashlib.sha256(content.encode()).hexdigest()[:16], tuple(outside)
     _remember(_CODES, code, (code, words))
     return words
@@ -344,7 +344,7 @@ def _name(value: Any) -> str:
 
 
 def function_name(function: Callable[..., Any]) -> str:
-    """What a function is called, and a digest of its code and of all it holds."""
+    """The name of a function, and a digest of its code, defaults and closure."""
     called, description = getattr(function, "__qualname__", type(function).__name__), Description()
     digits = description.begin(description.of(function, called))()
     return ", ".join(
@@ -353,11 +353,11 @@ def function_name(function: Callable[..., Any]) -> str:
 
 
 def digest(value: Any) -> str:
-    """Twelve hex digits that name a value, however it is nested; the same in every process."""
+    """Twelve hex digits that identify a value of any nesting; the same in every process."""
     return begin_digest(value)()
 
 
 def begin_digest(value: Any) -> Callable[[], str]:
-    """``digest`` of a value as it is now; no device is waited for until it is called."""
+    """``digest`` of the current value; the returned function synchronises with the device."""
     description = Description()
     return description.begin(description.of(value))

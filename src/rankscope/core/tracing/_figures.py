@@ -1,4 +1,4 @@
-"""The metrics a trace knows, and the figures of the layers as they come by."""
+"""The metrics of a trace, computed layer by layer while the model runs."""
 
 import math
 from collections import defaultdict
@@ -32,7 +32,7 @@ from rankscope.metric_catalogue import METRICS, Of
 @dataclass(frozen=True)
 class Measure:
     """A named function: ``compute(x, token_mask=...)`` of hidden states, or a function of their
-    ``StateStatistics`` or ``Spectra``, or of a layer's ``AttentionScores``, found once for all.
+    ``StateStatistics`` or ``Spectra``, or of a layer's ``AttentionScores``.
     """
 
     name: str
@@ -40,7 +40,7 @@ class Measure:
     compute: Callable[..., Tensor]
 
     def __str__(self) -> str:
-        """Its name; with that of a function of the user's own, and a digest of what it does."""
+        """Its name; for a user's function also the function's name and a digest of its code."""
         if MEASURES.get(self.name) is self:
             return self.name
         return f"{self.name} ({function_name(self.compute)})"
@@ -51,7 +51,7 @@ MEASURES: dict[str, Measure] = {
     for name, metric in METRICS.items()
     if metric.compute
 }
-"""Those of the catalogue that a trace computes."""
+"""The metrics of the catalogue that a trace computes."""
 DEFAULT_METRICS = ("relative_residual", "residual", "dispersion", "mean_cosine")
 
 Metrics = str | Sequence[str] | Mapping[str, Callable[..., Tensor]]
@@ -59,14 +59,14 @@ Metrics = str | Sequence[str] | Mapping[str, Callable[..., Tensor]]
 
 @checked
 def choose_measures(metrics: Metrics) -> tuple[Measure, ...]:
-    """The measures asked for: by name, or as ``{name: function(x, token_mask=...)}``."""
+    """The requested measures: by name, or as ``{name: function(x, token_mask=...)}``."""
     if isinstance(metrics, str):
         metrics = (metrics,)
     if isinstance(metrics, Mapping) and metrics:
         return tuple(Measure(name, "hidden", compute) for name, compute in metrics.items())
     unknown = [name for name in metrics if name not in MEASURES]
     if unknown or not metrics:
-        asked = f"unknown metric {unknown[0]!r}" if unknown else "no metric was asked for"
+        asked = f"unknown metric {unknown[0]!r}" if unknown else "no metric is requested"
         raise InputError(f"{asked}; choose among {', '.join(MEASURES)}.")
     return tuple(MEASURES[name] for name in dict.fromkeys(metrics))
 
@@ -74,8 +74,8 @@ def choose_measures(metrics: Metrics) -> tuple[Measure, ...]:
 Columns = dict[str, list[Any]]
 
 
-class Fault(NamedTuple):
-    """What is wrong, found after the model ran, and the layer it is about."""
+class LayerFault(NamedTuple):
+    """An error detected after the model ran, and its layer."""
 
     layer: int
     words: str
@@ -83,11 +83,11 @@ class Fault(NamedTuple):
 
 SpectraBy = Literal["auto", "exact", "estimated"]
 ESTIMATED = ("effective_rank", "stable_rank", "participation_ratio")
-"""Spectral metrics that can be estimated by products alone."""
+"""Spectral metrics that can be estimated from matrix products."""
 
 
 class _Row(NamedTuple):
-    """One metric of one layer: its values, or which of the gathered or probed states it is of."""
+    """One metric of one layer: its values, or the index of the gathered or probed state."""
 
     layer: int
     measure: Measure
@@ -95,14 +95,14 @@ class _Row(NamedTuple):
     state: int = 0
     is_estimate: bool = False
 
-    def fault(self, words: str) -> Fault:
-        return Fault(self.layer, f"layer {self.layer}, {self.measure.name}: {words}")
+    def fault(self, words: str) -> LayerFault:
+        return LayerFault(self.layer, f"layer {self.layer}, {self.measure.name}: {words}")
 
 
 class Figures:
-    """Measures states and attention while a model runs, and waits for no device before ``finish``.
+    """Measures states and attention while a model runs; GPU synchronisation is left to ``finish``.
 
-    Functions of the user's own, and exact spectra, may wait: that is their own affair.
+    Only users' functions and exact spectra may synchronise earlier.
     """
 
     def __init__(
@@ -113,7 +113,7 @@ class Figures:
         self._gathered = GatheredStatistics(expected)
         self._layers: list[tuple[int, torch.dtype]] = []  # of the gathered states
         self._probe = SpectrumProbe(
-            fourth_powers=any(each.name == "participation_ratio" for each in measures)
+            fourth_powers=any(measure.name == "participation_ratio" for measure in measures)
         )
         self._probed = 0
         self._spectra_by = spectra_by
@@ -149,17 +149,17 @@ class Figures:
                     self._keep(layer, measure, _apply(measure.name, layer, compute, hidden))
 
     def _is_estimated(self, measure: Measure, hidden: Hidden) -> bool:
-        """Whether a spectral metric is: on a GPU, where a decomposition takes many layers' time."""
+        """Whether a metric is estimated: on a GPU, a decomposition takes as long as many layers."""
         wanted = self._spectra_by == "estimated" or (self._spectra_by == "auto" and hidden.is_cuda)
         return wanted and measure.of == "spectrum" and measure.name in ESTIMATED
 
     @property
     def words(self) -> str:
-        """How spectra were found, if by estimates."""
+        """How spectral metrics were estimated; empty if they are exact."""
         if not self._probed:
             return ""
-        names = ", ".join(each.name for each in self.of_states if each.name in ESTIMATED)
-        return f"{names} estimated from products with random probes, seed 0, with an error each"
+        names = ", ".join(measure.name for measure in self.of_states if measure.name in ESTIMATED)
+        return f"{names} estimated from products with random probes, seed 0; errors in the table"
 
     def attend(self, scores: AttentionScores, layer: int) -> None:
         """Every metric of a layer's attention."""
@@ -168,12 +168,12 @@ class Figures:
             self._keep(layer, measure, _apply(measure.name, layer, measure.compute, scores))
 
     def send(self) -> None:
-        """Let figures come to the host, now that the model has run, while other things are done."""
+        """Start copying the figures to the host after the model has run, without waiting."""
         self._gathered.send()
 
-    def finish(self) -> tuple[Columns, Fault | None]:
-        """All figures as columns, ``head`` only if attention was measured; and what is wrong."""
-        self._rows.sort(key=lambda row: row.layer)  # layer 0 may have been known after layer 1
+    def finish(self) -> tuple[Columns, LayerFault | None]:
+        """All figures as columns, ``head`` only if attention was measured; and the first fault."""
+        self._rows.sort(key=lambda row: row.layer)  # layer 0 may be measured after layer 1
         statistics = self._gathered.finish() if self._layers else None
         if statistics is not None and (fault := self._fault(statistics)) is not None:
             return {}, fault
@@ -183,35 +183,35 @@ class Figures:
             if measure.of == "statistics"
         }
         estimates = self._probe.finish() if self._probed else []
-        kept = iter(_on_host([row.values for row in self._rows if row.values is not None]))
+        host_values = iter(_on_host([row.values for row in self._rows if row.values is not None]))
         head, error = ["head"] * bool(self.of_attention), ["error"] * bool(self._probed)
         columns: Columns = {
             name: [] for name in ("layer", *head, "sample", "metric", "value", *error)
         }
         for row in self._rows:
             if row.is_estimate:
-                found: RankEstimate = getattr(estimates[row.state], row.measure.name)()
-                if not bool(found.value.isfinite().all()):
+                estimate: RankEstimate = getattr(estimates[row.state], row.measure.name)()
+                if not bool(estimate.value.isfinite().all()):
                     return {}, row.fault(
                         "x is not finite; find the layer that overflows, or compute in a wider "
                         "dtype."
                     )
-                _fill(columns, row, found.value.tolist(), found.error.tolist())
+                _fill(columns, row, estimate.value.tolist(), estimate.error.tolist())
                 continue
             if row.values is None:
                 _fill(columns, row, gathered[row.measure.name][row.state])
                 continue
-            values = next(kept)
+            values = next(host_values)
             if row.measure.of == "attention" and not all(map(math.isfinite, values)):
                 return {}, row.fault(
-                    "attention is no distribution over the tokens that are no padding; its scores "
-                    "are not finite, or the token mask is not the one the model had."
+                    "attention is not a distribution over the real tokens; its scores are not "
+                    "finite, or the token mask is not the one that the model used."
                 )
             _fill(columns, row, values)
         return columns, None
 
-    def _fault(self, statistics: StateStatistics) -> Fault | None:
-        """What is wrong with the first state with which anything is."""
+    def _fault(self, statistics: StateStatistics) -> LayerFault | None:
+        """The fault of the first state that has one."""
         if not any(statistics.fault(dtype) for dtype in {dtype for _, dtype in self._layers}):
             return None
         name = next(measure.name for measure in self.of_states if measure.of == "statistics")
@@ -220,7 +220,7 @@ class Figures:
             key=lambda entry: entry[0],
         ):
             if words := statistics.only(state).fault(dtype):
-                return Fault(layer, f"layer {layer}, {name}: {words}")
+                return LayerFault(layer, f"layer {layer}, {name}: {words}")
         return None
 
     def _keep(self, layer: int, measure: Measure, values: Any) -> None:
@@ -229,8 +229,8 @@ class Figures:
         if not is_fit or values.shape[0] != self._samples:
             got = tuple(values.shape) if isinstance(values, Tensor) else type(values).__name__
             raise ShapeError(
-                f"metric {measure.name!r} gave {got} for {self._samples} samples; "
-                "it must give a tensor with one number for each."
+                f"metric {measure.name!r} returned {got} for {self._samples} samples; "
+                "it must return a tensor with one number per sample."
             )
         # A copy: a view would keep a whole layer alive.
         self._rows.append(_Row(layer, measure, values.detach().clone()))
@@ -239,22 +239,22 @@ class Figures:
 def _fill(
     columns: Columns, row: _Row, values: Sequence[float], errors: Sequence[float] = ()
 ) -> None:
-    """One row of the table for each sample and head."""
+    """Add one row of the table for each sample and head."""
     count = len(values)
     heads = row.values.shape[1] if row.measure.of == "attention" and row.values is not None else 1
     is_attention = row.measure.of == "attention"
     columns["layer"] += [row.layer] * count
-    columns["sample"] += [place // heads for place in range(count)]
+    columns["sample"] += [index // heads for index in range(count)]
     columns["metric"] += [row.measure.name] * count
     columns["value"] += values
     if "head" in columns:
-        columns["head"] += [place % heads if is_attention else None for place in range(count)]
+        columns["head"] += [index % heads if is_attention else None for index in range(count)]
     if "error" in columns:
         columns["error"] += errors or [None] * count
 
 
 def _on_host(tensors: Sequence[Tensor]) -> list[list[float]]:
-    """Numbers of all tensors, with one copy from each device: a copy waits for all before it."""
+    """The values of all tensors, with one copy and one synchronisation per device."""
     by_device: dict[torch.device, list[Tensor]] = defaultdict(list)
     for tensor in tensors:
         by_device[tensor.device].append(tensor.flatten().double())
@@ -263,7 +263,7 @@ def _on_host(tensors: Sequence[Tensor]) -> list[list[float]]:
 
 
 def own_precision(device: torch.device) -> AbstractContextManager[Any]:
-    """What a model computes in under autocast is its own affair; figures keep their digits."""
+    """A context without autocast, so that figures keep their precision."""
     if torch.is_autocast_enabled(device.type):
         return torch.autocast(device.type, enabled=False)
     return nullcontext()

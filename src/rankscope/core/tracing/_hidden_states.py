@@ -1,4 +1,4 @@
-"""Which tensors a block takes and gives are its hidden states."""
+"""Which of the tensors that a block takes and returns are its hidden states."""
 
 import inspect
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -23,85 +23,85 @@ _USUAL_NAMES = ("hidden_states", "last_hidden_state", "x", "src", "input")
 Output = int | str | Callable[[Any], Tensor]
 """Which tensor of a block's output: its number, its key, or a function of the output."""
 Key = tuple[int | str, ...]
-"""Where a tensor is in what a block gives: the numbers and names that lead to it."""
+"""The path of a tensor in the output of a block: indices and names."""
 
 
 class Candidate(NamedTuple):
-    """A real tensor inside what a block takes or gives, and where it is."""
+    """A floating-point tensor in the input or output of a block, and its path."""
 
     key: Key
     raw: Tensor
-    """As the block has it: PyTorch's encoders exchange nested tensors."""
+    """As the block uses it: PyTorch's encoders exchange nested tensors."""
 
     @property
     def tensor(self) -> Tensor:
-        """The same, dense."""
+        """The same tensor, dense."""
         return dense(self.raw)
 
     @property
     def is_usual(self) -> bool:
-        """Whether it stands where hidden states stand: first in a tuple, or under their name."""
+        """Whether it is where hidden states usually are: first in a tuple, or under their name."""
         return all(step == 0 or step in _USUAL_NAMES for step in self.key)
 
     @property
-    def place(self) -> str:
-        """Where it is, in words."""
+    def path(self) -> str:
+        """Its path, as an expression."""
         return "".join(f"[{step!r}]" for step in self.key) or "the output itself"
 
 
 def candidates(value: Any, axes: int = 3) -> list[Candidate]:
-    """The tensors that can be hidden states: with so many axes, else three, else any.
+    """The tensors that can be hidden states: those with ``axes`` axes, else three, else all.
 
-    Those with a usual name come first among what has names.
+    In a mapping, usual names come first.
     """
     tensors = list(_real_tensors(value))
     if not tensors:
         raise InputError(
-            f"a block exchanged {type(value).__name__} with no real tensor in it; "
-            "name blocks that take and give hidden states."
+            f"a block exchanged {type(value).__name__} without a floating-point tensor; "
+            "name blocks that take and return hidden states."
         )
     for wanted in (axes, 3):
-        fitting = [one for one in tensors if one.raw.ndim == wanted]
+        fitting = [state for state in tensors if state.raw.ndim == wanted]
         if fitting:
             return fitting
     return tensors
 
 
 def first_tensor(value: Any) -> Tensor:
-    """The hidden states among what a block takes or gives: a tensor, or the first one inside."""
+    """The hidden states in the input or output of a block: a tensor, or the first one inside."""
     return candidates(value)[0].tensor
 
 
 def by_option(value: Any, output: Output) -> Tensor:
-    """The tensor a user's ``output`` names."""
+    """The tensor that the option ``output`` names."""
     try:
-        found = output(value) if callable(output) else value[output]
+        tensor = output(value) if callable(output) else value[output]
     except (LookupError, TypeError) as error:
         raise InputError(
-            f"output={output!r} is not in what a block gives, a {type(value).__name__} ({error})."
+            f"output={output!r} is not in a block's output, a {type(value).__name__} ({error})."
         ) from None
-    if not isinstance(found, Tensor) or not found.is_floating_point():
+    if not isinstance(tensor, Tensor) or not tensor.is_floating_point():
         raise InputError(
-            f"output={output!r} of what a block gives is a {type(found).__name__}, expected the "
-            "real tensor of its hidden states."
+            f"output={output!r} selects a {type(tensor).__name__} from the output of a block, "
+            "expected the floating-point tensor of its hidden states."
         )
-    return dense(found)
+    return dense(tensor)
 
 
-def is_same(one: Tensor, other: Tensor) -> bool:
-    """Whether two tensors are one: the same object, memory, or numbers."""
-    if one is other:
+def is_same(first: Tensor, second: Tensor) -> bool:
+    """Whether two tensors are the same: the same object, memory, or values."""
+    if first is second:
         return True
-    if one.is_nested or other.is_nested:
+    if first.is_nested or second.is_nested:
         return False
-    if (one.shape, one.dtype, one.device) != (other.shape, other.dtype, other.device):
+    if (first.shape, first.dtype, first.device) != (second.shape, second.dtype, second.device):
         return False
-    same_place = one.data_ptr() == other.data_ptr() and one.stride() == other.stride()
-    return same_place or bool(torch.equal(one, other))
+    same_place = first.data_ptr() == second.data_ptr() and first.stride() == second.stride()
+    return same_place or bool(torch.equal(first, second))
 
 
 def dense(tensor: Tensor) -> Tensor:
-    """A nested tensor, which PyTorch's encoders make of padded batches, with its padding."""
+    """The padded form of a nested tensor, which PyTorch's encoders make of padded batches."""
     if not tensor.is_nested:
         return tensor
     padded: Tensor = torch.nested.to_padded_tensor(tensor, 0.0)
@@ -118,112 +118,111 @@ def _real_tensors(value: Any, key: Key = ()) -> Iterator[Candidate]:
 
 
 def _parts(value: Any) -> Iterator[tuple[int | str, Any]]:
-    """What is inside a container, with its number or name; usual names first."""
+    """The items of a container with their indices or names; usual names first."""
     if isinstance(value, Mapping):
         usual = [name for name in _USUAL_NAMES if name in value]
         yield from ((name, value[name]) for name in usual)
-        yield from ((str(name), one) for name, one in value.items() if name not in usual)
+        yield from ((str(name), item) for name, item in value.items() if name not in usual)
     elif isinstance(value, Sequence) and not isinstance(value, str):
         yield from enumerate(value)
 
 
 class OutputChoice:
-    """Which of several tensors is meant; decided once, at the first block that gives several.
+    """Chooses the hidden states at the first block that returns several tensors.
 
-    Best evidence is what the next block takes: that is the hidden state. Without it, the only
-    tensor shaped like the block's input; then the one that stands where hidden states usually do.
+    The best evidence is what the next block takes. Otherwise it is the only tensor shaped like the
+    input of the block, and then the one where hidden states usually are.
     """
 
     def __init__(self, option: Output | None) -> None:
         self._option = option
         self._key: Key | None = None
-        self.words = "the only one a block gives"
+        self.words = "the only tensor that a block returns"
         if option is not None:
             named = f"({function_name(option)})" if callable(option) else repr(option)
-            self.words = f"output={named}, as told"
+            self.words = f"output={named}, as specified"
 
     def immediate(self, output: Any) -> Candidate | None:
-        """The hidden states where there is nothing to decide, or it was decided; else None."""
+        """The hidden states if there is nothing to decide, or it has been decided; else None."""
         if self._option is not None:
             return Candidate((), by_option(output, self._option))
-        for one in _real_tensors(output) if self._key is not None else ():
-            if one.key == self._key:
-                return one
+        for state in _real_tensors(output) if self._key is not None else ():
+            if state.key == self._key:
+                return state
         tensors = candidates(output)
         return tensors[0] if len(tensors) == 1 else None
 
-    def going_on(self, output: Any, made: Candidate) -> list[Tensor]:
-        """What the next block must take something of; any of it, if a function makes the states."""
-        every = [one.raw for one in _real_tensors(output)] if callable(self._option) else []
-        return [made.raw, *every]
+    def going_on(self, output: Any, chosen: Candidate) -> list[Tensor]:
+        """The tensors from which the next block's input must be computed; with a function, all."""
+        every = [state.raw for state in _real_tensors(output)] if callable(self._option) else []
+        return [chosen.raw, *every]
 
     def among(
         self, open_: "OpenChoice", taken: Sequence[Tensor] | None, first_shape: torch.Size
     ) -> Candidate:
-        """Decide among several, given what the next block takes, if there is one, and the shape of
-        layer 0. A block that takes all of them proves nothing, one that takes none of them little.
+        """Decide among several, from the input of the next block, if there is one, and the shape of
+        layer 0. A block that takes all of them is no evidence, one that takes none is little.
         """
-        used = [
-            one for one in open_.found if any(is_same(one.tensor, each) for each in taken or ())
-        ]
+        every = open_.candidates
+        used = [state for state in every if any(is_same(state.tensor, x) for x in taken or ())]
         if not used:
             if len(open_.like) == 1:
                 return self._decided(open_.like[0], "the only one shaped like the block's input")
-            rivals = open_.like or open_.found
-            if taken is None and (usual := [one for one in rivals if one.is_usual]):
+            rivals = open_.like or every
+            if taken is None and (usual := [state for state in rivals if state.is_usual]):
                 return self._decided(usual[0], "where hidden states usually are")
             raise _several(rivals)
-        if all(is_same(used[0].tensor, one.tensor) for one in used[1:]):
+        if all(is_same(used[0].tensor, state.tensor) for state in used[1:]):
             return self._decided(used[0], "what the next block takes")
-        like = [one for one in used if one.tensor.shape == first_shape]
+        like = [state for state in used if state.tensor.shape == first_shape]
         if len(like) == 1:
-            return self._decided(like[0], "of what the next block takes, shaped like layer 0")
-        named = [one for one in like if one.key and one.key[-1] in _USUAL_NAMES]
+            return self._decided(like[0], "the one that the next block takes, like layer 0")
+        named = [state for state in like if state.key and state.key[-1] in _USUAL_NAMES]
         if len(named) == 1:
-            return self._decided(named[0], "of what the next block takes, under the usual name")
+            return self._decided(named[0], "the one that the next block takes under the usual name")
         raise _several(like or used)
 
-    def _decided(self, one: Candidate, why: str) -> Candidate:
-        self._key, self.words = one.key, f"{one.place}: {why}"
-        return one
+    def _decided(self, state: Candidate, why: str) -> Candidate:
+        self._key, self.words = state.key, f"{state.path}: {why}"
+        return state
 
 
 def _several(rivals: Sequence[Candidate]) -> InputError:
-    places = ", ".join(f"{one.place} {tuple(one.tensor.shape)}" for one in rivals)
+    places = ", ".join(f"{rival.path} {tuple(rival.tensor.shape)}" for rival in rivals)
     return InputError(
-        f"a block gives several tensors that can be its hidden states: {places}; say which: "
-        f"output={rivals[-1].key[0]!r}, or a function of what the block gives."
+        f"a block returns several tensors that can be its hidden states: {places}; choose one: "
+        f"output={rivals[-1].key[0]!r}, or a function of the output."
     )
 
 
 class OpenChoice:
-    """Several tensors of one block's output, among which the next block's input will decide.
+    """Several tensors of a block's output, among which the next block's input will decide.
 
-    Copies as well: the model may work in place before the next block runs.
+    It holds copies, because the model may work in place before the next block runs.
     """
 
     def __init__(self, output: Any, input_shape: torch.Size) -> None:
-        self.found = candidates(output, len(input_shape))
-        self.like = [one for one in self.found if one.tensor.shape == input_shape]
-        self._copies = {one.key: one.tensor.clone() for one in self.found}
+        self.candidates = candidates(output, len(input_shape))
+        self.like = [state for state in self.candidates if state.tensor.shape == input_shape]
+        self._copies = {state.key: state.tensor.clone() for state in self.candidates}
 
-    def as_made(self, one: Candidate) -> Tensor:
-        """What the block gave, whatever became of it."""
-        return self._copies[one.key]
+    def as_made(self, state: Candidate) -> Tensor:
+        """A copy of what the block returned."""
+        return self._copies[state.key]
 
 
-class Watch(TorchFunctionMode):
-    """Sees the operations of this thread between ``begin`` and ``end``.
+class OperationWatch(TorchFunctionMode):
+    """Observes the operations of this thread between ``begin`` and ``end``.
 
-    It stands below all modes the model enters by itself, whose ends would end it instead.
+    It is below all modes that the model enters, because their exit would otherwise end it.
     """
 
     def __init__(self) -> None:
         super().__init__()
-        self._aside: list[TorchFunctionMode] = []  # other modes, while this one goes below them
+        self._aside: list[TorchFunctionMode] = []  # other modes, while this one is moved below them
 
     def begin(self) -> None:
-        """Watch from here on."""
+        """Start watching."""
         while (top := _get_current_function_mode()) is not None:
             self._aside.append(top)
             _pop_mode()
@@ -231,7 +230,7 @@ class Watch(TorchFunctionMode):
         self._put_back()
 
     def end(self) -> None:
-        """Watch no longer, whether or not anything was watched, and wherever it was interrupted."""
+        """Stop watching; safe if nothing was watched or an interrupt came before."""
         while any(mode is self for mode in _get_current_function_mode_stack()):
             if (top := _get_current_function_mode()) is not self:
                 self._aside.append(top)
@@ -244,21 +243,21 @@ class Watch(TorchFunctionMode):
             self._aside.pop()
 
 
-class Flow(Watch):
-    """Follows a block's hidden states to the next block: what is computed from them is marked."""
+class Flow(OperationWatch):
+    """Follows a block's hidden states to the next block: marks tensors computed from them."""
 
     def __init__(self) -> None:
         super().__init__()
         self._marked = WeakIdKeyDictionary()
 
     def follow(self, tensors: Iterable[Tensor]) -> None:
-        """Forget what came before, and begin with these."""
+        """Follow these tensors and forget the previous ones."""
         self._marked = WeakIdKeyDictionary()
         self._mark(tensors)
         self.begin()
 
     def reaches(self, tensor: Tensor) -> bool:
-        """Whether a tensor is, or was computed from, what is followed."""
+        """Whether a tensor is followed, or was computed from one that is."""
         return tensor in self._marked
 
     def _mark(self, tensors: Iterable[Tensor]) -> None:
@@ -279,16 +278,16 @@ class Flow(Watch):
 
 
 def tensors_in(value: Any) -> Iterator[Tensor]:
-    """Every tensor inside, of any kind."""
+    """Every tensor inside, of any dtype."""
     if isinstance(value, Tensor):
         yield value
-    elif isinstance(value, tuple | list | dict):  # asked of every operation, so in few steps
+    elif isinstance(value, tuple | list | dict):  # called for every operation, so it must be fast
         for inner in value.values() if isinstance(value, dict) else value:
             yield from tensors_in(inner)
 
 
-class Taken:
-    """What a block is called with, by the numbers of its parameters, however it is passed."""
+class BlockArguments:
+    """The arguments of a block by the index of its parameters, positional or keyword."""
 
     def __init__(self, block: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         try:
@@ -299,51 +298,51 @@ class Taken:
             self._names, values = [], [*args, kwargs]
         tensors = candidates(values, 0)
         every = list(_real_tensors(values))
-        self.tensors = [one for one in every if one.raw.ndim in (2, 3)] or tensors
+        self.tensors = [state for state in every if state.raw.ndim in (2, 3)] or tensors
 
     def name(self, key: Key) -> int | str:
-        """What the argument is called, or its number."""
+        """The name of an argument, or its index."""
         step = key[1] if len(key) > 1 and isinstance(key[1], str) else key[0]
         return self._names[step] if isinstance(step, int) and step < len(self._names) else step
 
     def at(self, key: Key) -> Candidate | None:
-        """The tensor in this place."""
-        return next((one for one in self.tensors if one.key == key), None)
+        """The tensor with this path."""
+        return next((state for state in self.tensors if state.key == key), None)
 
     def named(self, name: int | str) -> list[Candidate]:
-        """The tensors under a name, or at a number."""
-        return [one for one in self.tensors if name in (self.name(one.key), *one.key[:2])]
+        """The tensors with a name or an index."""
+        return [state for state in self.tensors if name in (self.name(state.key), *state.key[:2])]
 
 
 Stream = int | str
-"""Which argument of a block: its number or its name."""
+"""An argument of a block: its index or its name."""
 
 
 class StreamChoice:
-    """Which argument is the hidden states: what a later block takes of what the one before made.
+    """Chooses the argument with the hidden states: it is computed from the previous block's output.
 
-    The first block alone does not show it, unless it takes but one tensor, or has its hidden states
-    under a name that Transformers gives them, or is PyTorch's own. ``key`` is None until known.
+    The first block alone does not determine it, unless it takes only one tensor, uses the name of
+    Transformers for its hidden states, or is a class of PyTorch. ``key`` is None until decided.
     """
 
     def __init__(self, option: Stream | None) -> None:
         self._option = option
         self.key: Key | None = None
-        self._first: Taken | None = None
-        self.words = "" if option is None else f"stream={option!r}, as told"
+        self._first: BlockArguments | None = None
+        self.words = "" if option is None else f"stream={option!r}, as specified"
 
-    def begin(self, block: nn.Module, taken: Taken) -> list[Candidate]:
-        """What the first block takes that may be its hidden states."""
+    def begin(self, block: nn.Module, taken: BlockArguments) -> list[Candidate]:
+        """The arguments of the first block that may be its hidden states."""
         named = taken.named("hidden_states") or taken.named("hidden")
         if self._option is not None:
             named = taken.named(self._option)
         elif isinstance(block, nn.TransformerEncoderLayer | nn.TransformerDecoderLayer):
             named = taken.tensors[:1]
         if self._option is not None and len(named) != 1:
-            names = ", ".join(repr(taken.name(one.key)) for one in taken.tensors)
+            names = ", ".join(repr(taken.name(state.key)) for state in taken.tensors)
             raise InputError(
-                f"stream={self._option!r} is {len(named)} of the tensors that the first block "
-                f"takes ({names}); give the name or the number of one."
+                f"stream={self._option!r} matches {len(named)} of the tensors that the first block "
+                f"takes ({names}); pass the name or the index of one."
             )
         rivals = named if len(named) == 1 else _distinct(taken.tensors)
         if len(rivals) == 1:
@@ -352,49 +351,49 @@ class StreamChoice:
             self._first = taken
         return rivals
 
-    def go_on(self, taken: Taken, made: Candidate, flow: Flow) -> Candidate | None:
-        """The hidden states among what a later block takes, which decide what they were at first.
+    def go_on(self, taken: BlockArguments, previous: Candidate, flow: Flow) -> Candidate | None:
+        """The hidden states among the arguments of a later block; they also decide layer 0.
 
-        ``made`` is what the block before gave; None if nothing was computed from it.
+        None if no argument was computed from the ``previous`` output.
         """
-        reached = [one for one in taken.tensors if flow.reaches(one.raw)]
+        reached = [state for state in taken.tensors if flow.reaches(state.raw)]
         if not reached:
             return None
-        same = [one for one in reached if one.raw is made.raw]
+        same = [state for state in reached if state.raw is previous.raw]
         if self.key is not None:
-            mine = [one for one in reached if one.key == self.key]
-            if len(self.key) == 1:  # all that a block gives may go on in place of one tensor
-                mine += [one for one in same if one.key[:1] == self.key]
+            mine = [state for state in reached if state.key == self.key]
+            if len(self.key) == 1:  # the whole output may be passed on in place of one tensor
+                mine += [state for state in same if state.key[:1] == self.key]
             if not mine:
                 raise self._unknown(reached, taken)
             return mine[0]
-        like = [one for one in reached if one.tensor.shape == made.tensor.shape]
+        like = [state for state in reached if state.tensor.shape == previous.tensor.shape]
         rivals = same or like or reached
-        self._decide([one.key for one in rivals])
+        self._decide([state.key for state in rivals])
         return rivals[0]
 
     def end(self, shape: torch.Size) -> None:
-        """No block came after the first, which made hidden states of this shape."""
+        """Decide if there is only one block, whose output has this shape."""
         assert self._first is not None
-        like = [one.key for one in self._first.tensors if one.tensor.shape == shape]
-        self._decide(like or [one.key for one in self._first.tensors])
+        like = [state.key for state in self._first.tensors if state.tensor.shape == shape]
+        self._decide(like or [state.key for state in self._first.tensors])
 
     def _decide(self, keys: Sequence[Key]) -> None:
         assert self._first is not None
-        firsts = [one for key in keys if (one := self._first.at(key)) is not None]
+        firsts = [state for key in keys if (state := self._first.at(key)) is not None]
         if len(_distinct(firsts)) != 1:
             raise self._unknown(firsts or self._first.tensors, self._first)
         self.key, name = firsts[0].key, self._first.name(firsts[0].key)
-        self.words, self._first = f"argument {name!r}: what goes on from block to block", None
+        self.words, self._first = f"argument {name!r}: passed from block to block", None
 
-    def _unknown(self, rivals: Sequence[Candidate], taken: Taken) -> InputError:
-        names = [repr(taken.name(one.key)) for one in rivals]
+    def _unknown(self, rivals: Sequence[Candidate], taken: BlockArguments) -> InputError:
+        names = [repr(taken.name(state.key)) for state in rivals]
         return InputError(
-            "a block takes several tensors that can be its hidden states, and which of them layer "
-            f"0 is cannot be seen: {', '.join(names)}; say which: stream={names[-1]}."
+            "a block takes several tensors that can be its hidden states, and it is unclear which "
+            f"of them is layer 0: {', '.join(names)}; choose one: stream={names[-1]}."
         )
 
 
 def _distinct(tensors: Sequence[Candidate]) -> list[Candidate]:
-    """Without those that are the same tensor once more."""
-    return list({id(one.raw): one for one in reversed(tensors)}.values())[::-1]
+    """Without repetitions of the same tensor."""
+    return list({id(state.raw): state for state in reversed(tensors)}.values())[::-1]

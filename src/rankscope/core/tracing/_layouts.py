@@ -1,4 +1,4 @@
-"""Which axis of the hidden states is the batch and which the tokens, by evidence or as told."""
+"""Which axis of the hidden states is the batch and which the tokens: specified, or inferred."""
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -10,19 +10,19 @@ from torch.nn.functional import scaled_dot_product_attention
 
 from rankscope.core.network import Network
 from rankscope.core.tracing._attention import unmapped
-from rankscope.core.tracing._hidden_states import Watch, tensors_in
+from rankscope.core.tracing._hidden_states import OperationWatch, tensors_in
 from rankscope.core.tracing._inputs import Ids
 from rankscope.errors import InputError, ShapeError
 
 Layout = Literal["batch token feature", "token batch feature"]
 BATCH_FIRST, TOKEN_FIRST = get_args(Layout)
-_SETTLE = f"say which: layout={BATCH_FIRST!r} or layout={TOKEN_FIRST!r}."
+_SETTLE = f"specify it: layout={BATCH_FIRST!r} or layout={TOKEN_FIRST!r}."
 _OWN_LAYERS = (nn.TransformerEncoderLayer, nn.TransformerDecoderLayer)
 
 _ALONG_AN_AXIS = frozenset(
     ("mean", "sum", "amax", "amin", "max", "min", "std", "var", "logsumexp", "cumsum", "softmax")
 )
-"""Operations that mix what is along their ``dim``."""
+"""Operations that mix values along their ``dim``."""
 _OF_EACH_TOKEN = frozenset(
     (
         "get", "size", "dim", "numel", "is_floating_point", "to", "type_as", "float", "double",
@@ -33,23 +33,23 @@ _OF_EACH_TOKEN = frozenset(
         "log", "abs", "sin", "cos", "clamp", "zeros_like", "ones_like", "hash", "format", "repr",
     )
 )  # fmt: skip
-"""Operations that leave all axes where they are and mix nothing but the last one."""
+"""Operations that keep the order of the axes and mix values only along the last one."""
 
 
 class _Sight(NamedTuple):
-    """Numbers of samples and tokens, as a part of the first block shows them."""
+    """The numbers of samples and tokens that a part of the first block implies."""
 
     samples: int
     tokens: int
     why: str
 
 
-class LayoutChoice(Watch):
-    """The order of the first two axes: as told, as known of the model, or as its parts show it.
+class LayoutChoice(OperationWatch):
+    """The order of the first two axes: specified, known for the model, or inferred.
 
-    What shows it is the first block: attention or recurrence of PyTorch's, whose layout is known,
-    and the axis along which operations of the block's own mix. ``words`` is what was decided and
-    why, once it is.
+    It is inferred from the first block: from PyTorch's attention or recurrence, whose layout is
+    known, and from the axis along which other operations mix. ``words`` states the decision and
+    the reason, once there is one.
     """
 
     def __init__(
@@ -59,47 +59,47 @@ class LayoutChoice(Watch):
         option: Layout | None,
         model_type: str | None,
         ids: Ids | None,
-        given: Mapping[str, Any],
+        inputs: Mapping[str, Any],
     ) -> None:
         super().__init__()
         self._option, self._model_type, self._ids = option, model_type, ids
         self._is_ours, self._first = isinstance(model, Network), stack[0]
-        tensors = [value for value in given.values() if isinstance(value, Tensor)]
+        tensors = [value for value in inputs.values() if isinstance(value, Tensor)]
         shapes = [tensor.shape for tensor in tensors if tensor.ndim and not tensor.is_nested]
         self._sizes = [{shape[0] for shape in shapes}, {n for shape in shapes for n in shape[:2]}]
         self._inputs: list[Tensor] = []
         self._sights: list[_Sight] = []
-        self._turned: set[bool] = set()  # what is certain although there are as many of both
+        self._turned: set[bool] = set()  # decisions that hold although both numbers are equal
         self._is_of_each_token = False  # whether all operations of the first block are
         self.token_first: bool | None = None
         self.words = ""
         if option is not None:
-            self._decide(token_first=option == TOKEN_FIRST, why="as told")
+            self._decide(token_first=option == TOKEN_FIRST, why="as specified")
         elif self._is_ours:
-            self._decide(token_first=False, why="our own network")
+            self._decide(token_first=False, why="a rankscope Network")
         elif type(self._first) in _OWN_LAYERS:
             attention: Any = self._first.self_attn
-            self._decide(token_first=not attention.batch_first, why="PyTorch's own layer")
+            self._decide(token_first=not attention.batch_first, why="a layer of PyTorch")
         elif model_type == "xlnet":
             self._decide(token_first=True, why="XLNet")
 
     @property
     def parts(self) -> list[nn.MultiheadAttention | nn.RNNBase]:
-        """PyTorch's own attention and recurrence inside the first block."""
+        """PyTorch's attention and recurrence inside the first block."""
         if self.token_first is not None:
             return []
         kinds = nn.MultiheadAttention | nn.RNNBase
         return [m for m in self._first.modules() if isinstance(m, kinds)]
 
     def look_at_state(self, hidden: Tensor) -> None:
-        """Decide what is known before the first block runs on this."""
+        """Decide, if possible, before the first block runs on this state."""
         ids = self._ids
         if hidden.ndim == 2 and self._option is None:
             if ids is not None and ids.are_ids and ids.batch > 1:
                 raise ShapeError(
-                    f"the blocks are given {tuple(hidden.shape)}, without a batch axis, though "
-                    f"{ids.name} has {ids.batch} samples: they seem to be laid end to end. "
-                    "Trace one sample at a time, or switch that off (attn_implementation='sdpa')."
+                    f"the blocks take {tuple(hidden.shape)}, without a batch axis, although "
+                    f"{ids.name} has {ids.batch} samples: they seem to be packed in one sequence. "
+                    "Trace one sample at a time, or disable packing (attn_implementation='sdpa')."
                 )
             if self._model_type is not None or (ids is not None and ids.tokens == len(hidden)):
                 self._decide(token_first=False, why="a single sequence")
@@ -119,7 +119,7 @@ class LayoutChoice(Watch):
                 raise self._unlike(hidden)
 
     def look_at_operations(self, inputs: Iterable[Tensor]) -> None:
-        """Watch the first block at work on these, if it is not known and no part will show it."""
+        """Observe the operations of the first block on these, if the layout is still unknown."""
         if self.token_first is None and self._model_type is None and not self.parts:
             self._inputs, self._is_of_each_token = list(inputs), True
             self.begin()
@@ -143,7 +143,7 @@ class LayoutChoice(Watch):
             dim = named.get("dim", args[1] if len(args) > 1 else None)
             axes = [axis % x.ndim for axis in ([dim] if isinstance(dim, int) else dim or ())]
             self._look_along(name, x, axes)
-        elif any(each.ndim > 2 for each in tensors_in((args, named))):  # else of weights alone
+        elif any(tensor.ndim > 2 for tensor in tensors_in((args, named))):  # not only weights
             mapped = name == "matmul" and args[1].ndim < 3
             of = getattr(getattr(func, "__self__", None), "__name__", "")  # of a property
             turned = name == "get" and of in ("T", "mT", "H", "mH")
@@ -157,7 +157,7 @@ class LayoutChoice(Watch):
             self._see(
                 x.shape[1 - axes[0]], x.shape[axes[0]], f"{name} along an axis in the first block"
             )
-            if any(x is each for each in self._inputs):
+            if any(x is tensor for tensor in self._inputs):
                 self._turned.add(axes[0] == 0)
         else:
             self._is_of_each_token = False
@@ -167,30 +167,30 @@ class LayoutChoice(Watch):
         self._is_of_each_token = False
 
     def look_at_part(self, part: Any, query: Any, hidden: Tensor | None) -> None:
-        """See what PyTorch's attention or recurrence is given, whose own layout is known.
+        """Record the input of PyTorch's attention or recurrence, whose layout is known.
 
-        ``hidden`` is what the block was given, if it is known which tensor that is.
+        ``hidden`` is the input of the block, if it is known which tensor that is.
         """
         if self.token_first is not None or not isinstance(query, Tensor) or query.is_nested:
             return
         kind = "attention" if isinstance(part, nn.MultiheadAttention) else "recurrence"
-        why = f"the axes of what PyTorch's {kind} in the first block is given"
+        why = f"the axes of the input of PyTorch's {kind} in the first block"
         if query.ndim == 2:
             self._see(1, len(query), why)
         elif query.ndim == 3:
             samples, tokens = query.shape[:2] if part.batch_first else query.shape[1::-1]
             self._see(samples, tokens, why)
             if hidden is not None and query.shape == hidden.shape and samples == tokens:
-                # As many samples as tokens: only equal numbers show whether the axes were turned.
+                # As many samples as tokens: only equal values show whether the axes were swapped.
                 straight = torch.equal(query, hidden)
                 if straight != torch.equal(query, hidden.transpose(0, 1)):
                     self._turned.add(straight != part.batch_first)
 
     def settle(self, hidden: Tensor) -> None:
-        """Decide, now that the first block ran on this."""
+        """Decide after the first block has run on this state."""
         self.end()
         self._inputs = []
-        if self.token_first is None:  # it may not have been known which tensor it runs on
+        if self.token_first is None:  # which tensor it runs on may have been unknown
             self.look_at_state(hidden)
         if self.token_first is not None:
             return
@@ -200,7 +200,7 @@ class LayoutChoice(Watch):
             self._by_ids(hidden)
 
     def _by_sights(self, hidden: Tensor) -> bool:
-        """Decide by what the first block showed; False if it showed nothing."""
+        """Decide by the evidence of the first block; False if there is none."""
         sights: dict[bool, str] = {}
         a, b = hidden.shape[:2]
         for sight in self._sights:
@@ -211,12 +211,12 @@ class LayoutChoice(Watch):
                     sights[False] = sight.why
                 elif sight.tokens == a and sight.samples % b == 0:
                     sights[True] = sight.why
-        sights |= dict.fromkeys(self._turned, "what the first block does with its input")
+        sights |= dict.fromkeys(self._turned, "the operations of the first block on its input")
         against = self._ids is not None and self._ids.are_ids and (a, b) == self._ids[1:3]
         if len(sights) > 1 or (True in sights and against and a != b):
             raise InputError(
-                f"the blocks are given {tuple(hidden.shape)}, and what the first block and the "
-                f"inputs show of the order of its axes contradicts itself; {_SETTLE}"
+                f"the blocks take {tuple(hidden.shape)}, and the first block and the inputs give "
+                f"contradictory evidence about the order of its axes; {_SETTLE}"
             )
         for token_first, why in sights.items():
             samples = b if token_first else a
@@ -226,14 +226,14 @@ class LayoutChoice(Watch):
         return bool(sights)
 
     def _by_ids(self, hidden: Tensor) -> None:
-        """Decide by the input: integers are (batch, token); reals are, if no axis is mixed."""
+        """Decide by the input: integers are (batch, token); floats are, if no axis is mixed."""
         ids, (a, b) = self._ids, hidden.shape[:2]
         if ids is None or hidden.ndim == 2:
             raise self._unseen(hidden)
         batch, tokens = ids.batch, ids.tokens
         if (a, b) == (tokens, batch) != (batch, tokens):
             raise InputError(
-                f"the blocks are given {tuple(hidden.shape)} where {ids.name} is "
+                f"the blocks take {tuple(hidden.shape)}, and {ids.name} has shape "
                 f"{(batch, tokens)}: either may have the batch first; {_SETTLE}"
             )
         is_part = not ids.are_ids and a < batch and b == tokens  # some of the samples
@@ -241,8 +241,8 @@ class LayoutChoice(Watch):
             raise self._unlike(hidden)
         if ids.are_ids and batch == tokens > 1:
             raise InputError(
-                f"{ids.name} has as many samples as tokens, {batch}, so which axis of the "
-                f"hidden states is the batch cannot be seen; {_SETTLE}"
+                f"{ids.name} has as many samples as tokens, {batch}, so it is unclear which axis "
+                f"of the hidden states is the batch; {_SETTLE}"
             )
         is_alike = ids.are_ids and b == tokens != hidden.shape[2]
         if not is_alike and not self._is_of_each_token:
@@ -250,13 +250,12 @@ class LayoutChoice(Watch):
         self._decide(token_first=False, why=f"the axes of {ids.name}")
 
     def _unseen(self, hidden: Tensor) -> InputError:
-        one = " (which takes two axes as the tokens of one sequence)" if hidden.ndim == 2 else ""
-        square = hidden.ndim == 3 and hidden.shape[0] == hidden.shape[1]
+        single = " (which takes two axes as the tokens of one sequence)" * (hidden.ndim == 2)
         square = hidden.ndim == 3 and hidden.shape[0] == hidden.shape[1]
         equal = ", as many samples as tokens" if square else ""
         return InputError(
-            f"the blocks are given {tuple(hidden.shape)}{equal}, and nothing in the first block "
-            f"shows which axis is the tokens, so its layout is not known; {_SETTLE[:-1]}{one}. "
+            f"the blocks take {tuple(hidden.shape)}{equal}, and nothing in the first block "
+            f"shows which axis is the tokens, so its layout is unknown; {_SETTLE[:-1]}{single}. "
             "The last axis must be the features."
         )
 
@@ -266,8 +265,8 @@ class LayoutChoice(Watch):
         if ids is not None:
             samples = f"{ids.batch} samples of {ids.tokens} tokens"
         return ShapeError(
-            f"the blocks are given {tuple(hidden.shape)}, but {ids.name if ids else 'the input'} "
-            f"has {samples}, so which axis is the batch is not known; {_SETTLE}"
+            f"the blocks take {tuple(hidden.shape)}, but {ids.name if ids else 'the input'} "
+            f"has {samples}, so it is unclear which axis is the batch; {_SETTLE}"
         )
 
     def _decide(self, *, token_first: bool, why: str) -> bool:

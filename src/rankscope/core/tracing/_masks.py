@@ -1,4 +1,4 @@
-"""Which tokens are padding, read from the masks a model is given, and which are measured."""
+"""Which tokens are padding, inferred from the masks of a model, and which are measured."""
 
 from collections.abc import Mapping
 from typing import Any, NamedTuple
@@ -7,98 +7,100 @@ import torch
 from torch import Tensor
 
 from rankscope.core.checks import mask_like, measured_tokens, valid_mask
-from rankscope.core.tracing._inputs import PADS_ON_THE_RIGHT, UNNAMED, Ids, Place, ids_among
+from rankscope.core.tracing._inputs import PADS_ON_THE_RIGHT, UNNAMED, BlockLocation, Ids, ids_among
 from rankscope.errors import InputError, ShapeError
 
-_SAY = "say which tokens are no padding: trace(..., token_mask=...), True for a token."
+_SAY = "specify the tokens: trace(..., token_mask=...), True for a token, False for padding."
 _FAR_BELOW = -1e3
-"""Added to logits, this or less hides a token for good."""
+"""Added to logits, this or less hides a token completely."""
 _EITHER_WAY = ("padding_mask", "pad_mask", "input_mask", "encoder_padding_mask")
-"""Names that mark the padding in some models and the tokens in others."""
+"""Names of masks that mark the padding in some models and the tokens in others."""
 _OF_SOMETHING_ELSE = (
     "global", "head", "masked_pos", "special", "loss", "label", "decoder", "ids", "type",
     "position", "target",
 )  # fmt: skip
-"""Parts of the names of arguments of zeros and ones that do not say which tokens are padding."""
+"""Parts of names of arguments of zeros and ones that do not mark padding."""
 
 
 class MaskReading(NamedTuple):
-    """The tokens that are no padding (None: all), and how that was read."""
+    """The tokens that are not padding (None: all), and how the mask was interpreted."""
 
     mask: Tensor | None
     words: str
-    whole: Tensor | None = None
-    """With a cache, the same of all keys: those in the cache first, then the tokens above."""
+    key_mask: Tensor | None = None
+    """With a cache, the mask of all keys: those in the cache first, then the tokens above."""
 
 
-def choose_mask(token_mask: Tensor | None, given: Mapping[str, Any], place: Place) -> MaskReading:
-    """Which tokens are real, as told, or as read for the blocks in this place."""
+def choose_mask(
+    token_mask: Tensor | None, inputs: Mapping[str, Any], location: BlockLocation
+) -> MaskReading:
+    """Which tokens are real: as specified, or inferred for the blocks at this location."""
     if token_mask is not None:
-        return MaskReading(token_mask, "token_mask, as told")
-    mask = read_mask(given, decoder=place.is_decoder, model_type=place.model_type)
-    if place.sees_other_input(given):
-        return MaskReading(None, "none: the mask is about the text, not about these blocks' input")
+        return MaskReading(token_mask, "token_mask, as specified")
+    mask = read_mask(inputs, decoder=location.is_decoder, model_type=location.model_type)
+    if location.sees_other_input(inputs):
+        return MaskReading(None, "none: the mask applies to the text, not to these blocks' input")
     return mask
 
 
-def read_mask(given: Mapping[str, Any], *, decoder: bool, model_type: str | None) -> MaskReading:
-    """The mask among a model's inputs that speaks of the tokens these blocks see."""
-    own = given.get("token_mask")
-    if isinstance(own, Tensor) and own.dtype == torch.bool:
-        return MaskReading(own, "token_mask among the inputs: True is a token")
+def read_mask(inputs: Mapping[str, Any], *, decoder: bool, model_type: str | None) -> MaskReading:
+    """The mask among a model's inputs that applies to the tokens of these blocks."""
+    token_mask = inputs.get("token_mask")
+    if isinstance(token_mask, Tensor) and token_mask.dtype == torch.bool:
+        return MaskReading(token_mask, "token_mask among the inputs: True is a token")
     name = "decoder_attention_mask" if decoder else "attention_mask"
-    _refuse_several(name, given)
-    attention = given.get(name)
+    _refuse_several(name, inputs)
+    attention = inputs.get(name)
     if isinstance(attention, Tensor):
         if attention.ndim > 2:
             return _of_pairs(name, attention)
-        ids = ids_among(given, decoder=decoder)
+        ids = ids_among(inputs, decoder=decoder)
         if attention.ndim == 2 and model_type is None and _may_be_of_pairs(attention, ids):
             return _of_square(name, attention, ids)
-        return _of_new_tokens(_of_tokens(name, attention), given, decoder=decoder)
+        return _of_new_tokens(_of_tokens(name, attention), inputs, decoder=decoder)
     for name in ("tgt_key_padding_mask" if decoder else "src_key_padding_mask", "key_padding_mask"):
-        if isinstance(padding := given.get(name), Tensor):
+        if isinstance(padding := inputs.get(name), Tensor):
             if padding.dtype == torch.bool:
                 return MaskReading(~padding, f"{name}: True is padding")
             return _added(name, padding)
     for name in _EITHER_WAY:
-        if not decoder and isinstance(padding := given.get(name), Tensor):
+        if not decoder and isinstance(padding := inputs.get(name), Tensor):
             if (name, model_type) != ("input_mask", "xlnet"):
                 raise InputError(
                     f"{name} marks padding in some models and tokens in others; {_SAY}"
                 )
-            return MaskReading(padding == 0, f"{name}: 1 is padding, as XLNet has it")
-    if not decoder:  # other masks are about the encoder's tokens
-        _refuse_unread(given, model_type)
+            return MaskReading(padding == 0, f"{name}: 1 is padding, as in XLNet")
+    if not decoder:  # other masks apply to the encoder's tokens
+        _refuse_unread(inputs, model_type)
     return MaskReading(None, "none: every position is a token")
 
 
-def _refuse_several(name: str, given: Mapping[str, Any]) -> None:
-    """Two texts, as of questions and passages: whose tokens the blocks see is not said."""
+def _refuse_several(name: str, inputs: Mapping[str, Any]) -> None:
+    """Raise if there are two texts, such as a question and a passage, each with a mask."""
     alike = [
-        each
-        for each, value in given.items()
-        if each.endswith(name) and isinstance(value, Tensor) and value.ndim == 2
-        if not (name == "attention_mask" and each.startswith(("decoder_", "cross_", "encoder_")))
+        other
+        for other, value in inputs.items()
+        if other.endswith(name) and isinstance(value, Tensor) and value.ndim == 2
+        if not (name == "attention_mask" and other.startswith(("decoder_", "cross_", "encoder_")))
     ]
     if len(alike) > 1:
         raise InputError(
-            f"the model is given {' and '.join(alike)}, and which of them is about the tokens "
-            "these blocks see is not known; say so: trace(..., token_mask=...), True for a token."
+            f"the inputs have {' and '.join(alike)}, and it is unclear which of them applies to "
+            "these blocks; specify it: trace(..., token_mask=...), True for a token."
         )
 
 
-def _refuse_unread(given: Mapping[str, Any], model_type: str | None) -> None:
-    """Zeros and ones under a name that says nothing about which way they are meant.
+def _refuse_unread(inputs: Mapping[str, Any], model_type: str | None) -> None:
+    """Raise for zeros and ones under a name that does not determine their meaning.
 
-    Integers may be ids of two kinds; those of Transformers' models are masks only by name.
+    Integers may be token types; in models of Transformers, only names identify masks.
     """
     tensors = {
         name: value
-        for name, value in given.items()
+        for name, value in inputs.items()
         if isinstance(value, Tensor) and value.layout == torch.strided and not value.is_nested
     }
-    ids = ids_among(given, decoder=False)
+    ids = ids_among(inputs, decoder=False)
     for name, value in tensors.items():
         if value.ndim != 2 or len(tensors) == 1 or any(word in name for word in _OF_SOMETHING_ELSE):
             continue
@@ -112,45 +114,47 @@ def _refuse_unread(given: Mapping[str, Any], model_type: str | None) -> None:
 
 
 def _may_be_of_pairs(mask: Tensor, ids: Ids | None) -> bool:
-    """Whether the shape of a mask is that of pairs of tokens, as far as their number is known."""
+    """Whether the shape of a mask fits pairs of tokens, as far as their number is known."""
     return mask.shape[0] == mask.shape[1] and (ids is None or ids.tokens == len(mask))
 
 
 def _differs(mask: Tensor, ids: Ids | None) -> bool:
-    """Whether a mask can only be of pairs of tokens, and does not hide the same from all."""
+    """Whether a mask can only be of pairs of tokens, and differs between queries."""
     can_only = ids is not None and ids.batch != len(mask) and _may_be_of_pairs(mask, ids)
     return can_only and bool((mask != mask[:1]).any())
 
 
 def _of_square(name: str, mask: Tensor, ids: Ids | None) -> MaskReading:
-    """As many rows as columns: of pairs of tokens, or of as many samples as tokens."""
+    """A square mask: of pairs of tokens, or of as many samples as tokens."""
     if ids is not None and ids.batch != len(mask):
         return _of_pairs(name, mask[None])
     tokens = _of_tokens(name, mask).mask
     if tokens is not None and bool(tokens.all()):
         return MaskReading(None, f"{name}: hides no token")
     raise InputError(
-        f"{name} of shape {tuple(mask.shape)} may be about pairs of tokens, or about the tokens of "
-        f"as many samples; {_SAY}"
+        f"{name} of shape {tuple(mask.shape)} may apply to pairs of tokens, or to the tokens of as "
+        f"many samples; {_SAY}"
     )
 
 
 def _of_tokens(name: str, mask: Tensor) -> MaskReading:
-    """A mask that marks the tokens with one, or that is added to logits and is zero there."""
+    """A mask that is one at tokens, or that is added to logits and is zero at tokens."""
     if mask.dtype == torch.bool:
         return MaskReading(mask, f"{name}: True is a token")
     counts = bool(((mask == 0) | (mask == 1)).all())
-    # Zeros alone would leave no token; added to logits, they leave all of them.
+    # As a 0/1 mask, zeros would leave no token; added to logits, they leave all.
     if counts and not (mask.is_floating_point() and not bool(mask.any())):
         return MaskReading(mask.bool(), f"{name}: 1 is a token")
     if not mask.is_floating_point() and bool((mask >= 0).all()):
-        return MaskReading(mask > 0, f"{name}: more than 0 is a token")  # 2: a global one
+        return MaskReading(mask > 0, f"{name}: more than 0 is a token")  # 2: a global token
     return _added(name, mask)
 
 
-def _of_new_tokens(reading: MaskReading, given: Mapping[str, Any], *, decoder: bool) -> MaskReading:
-    """Beside a cache, a mask begins with the tokens in it, and may go on to places still empty."""
-    ids = ids_among(given, decoder=decoder)
+def _of_new_tokens(
+    reading: MaskReading, inputs: Mapping[str, Any], *, decoder: bool
+) -> MaskReading:
+    """With a cache, a mask begins with its tokens, and may include slots that are still empty."""
+    ids = ids_among(inputs, decoder=decoder)
     if reading.mask is None or ids is None or ids.past is None:
         return reading
     past, width, end = ids.past, reading.mask.shape[-1], ids.past + ids.tokens
@@ -158,10 +162,10 @@ def _of_new_tokens(reading: MaskReading, given: Mapping[str, Any], *, decoder: b
         return reading
     if width < end:
         raise InputError(
-            f"the mask has {width} entries a sample for {past} tokens in the cache and "
-            f"{ids.tokens} new ones; give the model one entry for each, those in the cache first."
+            f"the mask has {width} entries per sample for {past} tokens in the cache and "
+            f"{ids.tokens} new ones; pass one entry for each, those in the cache first."
         )
-    words = f"{reading.words}; its entries {past} to {end - 1}, the others are about the cache"
+    words = f"{reading.words}; entries {past} to {end - 1}, the others belong to the cache"
     return MaskReading(reading.mask[..., past:end], words, reading.mask[..., :end])
 
 
@@ -176,105 +180,106 @@ def _added(name: str, mask: Tensor) -> MaskReading:
 
 
 def _of_pairs(name: str, mask: Tensor) -> MaskReading:
-    """A mask of queries and keys says who sees whom; a key nobody sees looks like padding."""
+    """A mask of queries and keys; a key that no query sees looks like padding."""
     seen = mask if mask.dtype == torch.bool else _seen(mask)
     if seen is not None and bool(seen.flatten(1, -2).any(1).all()):
-        return MaskReading(None, f"{name}: of pairs, every token is seen by some other")
+        return MaskReading(None, f"{name}: a mask of pairs; every token is visible to some query")
     raise InputError(
-        f"{name} of shape {tuple(mask.shape)} is about pairs of tokens and hides some from all "
-        f"others, which may be padding or not; {_SAY}"
+        f"{name} of shape {tuple(mask.shape)} applies to pairs of tokens and hides some tokens "
+        f"from all queries, which may or may not be padding; {_SAY}"
     )
 
 
 def _seen(mask: Tensor) -> Tensor | None:
-    """Where a mask of numbers lets a query see a key; None if it can be read in no way."""
+    """Where a mask of numbers lets a query see a key; None if it cannot be interpreted."""
     if bool(((mask == 0) | (mask <= _FAR_BELOW)).all()):
         return mask == 0
     return mask > 0 if bool(((mask == 0) | (mask == 1)).all()) else None
 
 
 class TokenChoice:
-    """Real tokens, from the mask that was read, and those among them that are measured.
+    """Real tokens, from the mask, and those among them that are measured.
 
-    Hidden states may be wider than the input, where a model fills it up on its own, or narrower.
+    Hidden states may be longer than the input, if the model pads it itself, or shorter.
     """
 
     def __init__(
         self, mask: MaskReading, measured: Tensor | None, ids: Ids | None, model_type: str | None
     ) -> None:
-        # On the host: what is asked of them while the model runs waits for no device.
-        told, whole = _checked(mask.mask, "token_mask"), _checked(mask.whole, "token_mask")
+        # On the host, so that using them while the model runs needs no GPU synchronisation.
+        tokens, keys = _checked(mask.mask, "token_mask"), _checked(mask.key_mask, "token_mask")
         self._past = past = None if ids is None else ids.past
-        if told is not None and ids and past and told.shape[-1] == past + ids.tokens:
-            told, whole = told[..., past:], told  # of the tokens in the cache as well
-        self._mask, self._mask_of_keys = told, told if whole is None else whole
+        if tokens is not None and ids and past and tokens.shape[-1] == past + ids.tokens:
+            tokens, keys = tokens[..., past:], tokens  # it includes the tokens in the cache
+        self._mask, self._mask_of_keys = tokens, tokens if keys is None else keys
         self._measured = _checked(measured, "measured")
         self._ids = ids if ids is not None and ids.are_ids else None
         self._model_type = model_type
         self.words = {"mask": mask.words}
-        self._found: dict[tuple[int, int, torch.device], Tensor | None] = {}
+        self._masks_by_shape: dict[tuple[int, int, torch.device], Tensor | None] = {}
         self._keys: dict[torch.device, Tensor] = {}
 
     def keys(self, count: int, device: torch.device) -> Tensor | None:
-        """The mask of real tokens among the keys of attention, of which there are so many."""
+        """The mask of real tokens among ``count`` keys of attention."""
         mask = self._mask_of_keys
         if mask is None:
             return None
         if self._past is not None and mask.shape[-1] < count and bool(mask.all()):
-            return None  # no padding, and places of a cache still empty, which no query sees
+            return None  # no padding, only empty slots of a cache, which no query sees
         if mask.shape[-1] != count:
             raise ShapeError(
-                f"token_mask has shape {tuple(mask.shape)}, but attention has {count} keys; give "
-                "token_mask= with one entry for each, or leave metrics of attention out."
+                f"token_mask has shape {tuple(mask.shape)}, but attention has {count} keys; pass "
+                "token_mask= with one entry per key, or omit attention metrics."
             )
         if device not in self._keys:  # layers may be spread over devices
             self._keys[device] = mask.to(device, non_blocking=True)
         return self._keys[device]
 
     def measured(self, hidden: Tensor) -> Tensor | None:
-        """The mask of the tokens to measure, as wide as the hidden states.
+        """The mask of the tokens to measure, as long as the hidden states.
 
-        Found once for all layers of one shape.
+        Computed once for all layers of one shape.
         """
         key = (hidden.shape[0], hidden.shape[1], hidden.device)
-        if key not in self._found:
-            found = self._find((hidden.shape[0], hidden.shape[1]))
-            self._found[key] = None if found is None else found.to(hidden.device, non_blocking=True)
-        return self._found[key]
+        if key not in self._masks_by_shape:
+            mask = self._find((hidden.shape[0], hidden.shape[1]))
+            mask = None if mask is None else mask.to(hidden.device, non_blocking=True)
+            self._masks_by_shape[key] = mask
+        return self._masks_by_shape[key]
 
     def _find(self, shape: tuple[int, int]) -> Tensor | None:
         mask = self._fit("token_mask", self._mask, shape)
         if mask is None:
             mask = self._own_padding(shape)
-        found = measured_tokens(self._fit("measured", self._measured, shape), mask, shape)
-        return None if found is None else mask_like(found, shape)
+        measured = measured_tokens(self._fit("measured", self._measured, shape), mask, shape)
+        return None if measured is None else mask_like(measured, shape)
 
     def _fit(self, name: str, mask: Tensor | None, shape: tuple[int, int]) -> Tensor | None:
-        """A mask as wide as the hidden states, if what is cut or added can only be padding."""
+        """A mask as long as the hidden states, if the difference can only be padding."""
         if mask is None or mask.shape[-1] == shape[1]:
             return mask
-        given, width = mask.shape[-1], shape[1]
-        if given > width and not mask[..., width:].any():
+        entries, width = mask.shape[-1], shape[1]
+        if entries > width and not mask[..., width:].any():
             # PyTorch's nested fast path cuts a batch to its longest sequence.
             return mask[..., :width]
-        if given < width and self._model_type in PADS_ON_THE_RIGHT:
-            self.words["padding"] = f"{width - given} positions the model adds on the right"
-            return torch.nn.functional.pad(mask, (0, width - given))
+        if entries < width and self._model_type in PADS_ON_THE_RIGHT:
+            self.words["padding"] = f"{width - entries} positions the model adds on the right"
+            return torch.nn.functional.pad(mask, (0, width - entries))
         raise ShapeError(
             f"{name} has shape {tuple(mask.shape)}, but the hidden states have {shape[0]} samples "
-            f"of {width} tokens; give {name}= with one entry for each. If layers differ in "
+            f"of {width} tokens; pass {name}= with one entry per token. If layers differ in "
             "length, trace without a mask, samples of one length at a time."
         )
 
     def _own_padding(self, shape: tuple[int, int]) -> Tensor | None:
-        """Without a mask, what a model is known to add to its input on its own."""
+        """Without a mask, the padding that a model is known to add to its input."""
         if self._ids is None or shape[1] == self._ids.tokens:
             return None
         tokens, width = self._ids.tokens, shape[1]
         if width > tokens and self._model_type in PADS_ON_THE_RIGHT:
             self.words["padding"] = f"{width - tokens} positions the model adds on the right"
             return torch.arange(width).expand(shape) < tokens
-        self.words["tokens"] = f"{width} in a layer for {tokens} in the input: all of them measured"
+        self.words["tokens"] = f"{width} per layer for {tokens} in the input; all are measured"
         return None
 
 

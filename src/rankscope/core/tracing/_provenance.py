@@ -1,4 +1,4 @@
-"""Where figures came from: what would give the same numbers again."""
+"""The record of what produced a trace, so that the same numbers can be computed again."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -24,24 +24,24 @@ class Provenance:
     ``settings["not covered"]`` names and what code reads from globals other than numbers, texts,
     tensors and functions of its own module.
 
-    ``weights`` names the numbers in every parameter and buffer, ``structure`` what else the model
-    is made of (its settings, code and hooks, and the hooks and modes that act on every model),
-    ``inputs`` what it was given; ``settings`` says what was measured and how, and what was decided
-    about the model on the way. All is as it was when the run began, whenever it is read.
+    ``weights`` is a digest of every parameter and buffer, ``structure`` of the rest of the model
+    (its settings, code and hooks, and the hooks and modes that act on every model), ``inputs`` of
+    the input; ``settings`` states what was measured and how, and what was inferred about the
+    model. Everything is recorded when the run begins.
 
-    ``settings["not covered"]`` is there if something was known by its type or shape alone: a
-    generator, an object of a compiled extension, weights on disk. Two runs that differ in nothing
-    else have equal provenance and may have other numbers.
+    ``settings["not covered"]`` lists values of which only the type or shape is known: a generator,
+    an object of a compiled extension, weights on disk. Two runs that differ only in these have
+    equal provenance and may have different numbers.
     """
 
     model: str
     spec: str | None = None
     seed: int | None = None
-    """The one the weights were drawn with, if they are still the same."""
+    """The seed of the weights, if they are unchanged since initialisation."""
     versions: dict[str, str] = field(default_factory=versions)
     notes: dict[str, str] = field(default_factory=dict)
     network: str | None = None
-    """The whole spec in words, where there is one."""
+    """The whole spec in words, if there is one."""
     weights: str | None = None
     dtype: str | None = None
     device: str | None = None
@@ -59,7 +59,7 @@ class Provenance:
         measured: Tensor | None = None,
         settings: Mapping[str, str] | None = None,
     ) -> Self:
-        """What is known of a model and of what it is given, now.
+        """The provenance of a model and its inputs at this moment.
 
         >>> import torch
         >>> from rankscope import Network, Spec
@@ -76,12 +76,12 @@ class Provenance:
 
     @classmethod
     def joined(cls, parts: Sequence[Self], *, of_draws: bool = False) -> Self:
-        """That of several batches as one; what they note or decide differently is kept of each.
+        """The provenance of several batches as one; differing notes and settings are all kept.
 
-        ``of_draws`` joins those of several networks that were drawn alike.
+        ``of_draws`` joins the provenance of several random networks of one distribution.
         """
         if not parts:
-            raise InputError("there is no provenance to join; give one or more.")
+            raise InputError("there is no provenance to join; pass one or more.")
         first = parts[0]
         if of_draws:
             seeds = {part.seed for part in parts}
@@ -100,17 +100,17 @@ class Provenance:
             }
             if replace(part, **same) != first:
                 raise InputError(
-                    f"traces of {first.model} and {part.model} with other weights, or made in "
-                    "another way, cannot be joined; join those of one model."
+                    f"traces of {first.model} and {part.model} with different weights or settings "
+                    "cannot be joined; join traces of one model."
                 )
-        given = [part.inputs for part in parts]
-        whole = given[0] if len(parts) == 1 else digest(given)
+        inputs = [part.inputs for part in parts]
+        joined_inputs = inputs[0] if len(parts) == 1 else digest(inputs)
         settings = _merged([part.settings for part in parts])
         for name in ("token_mask", "measured"):
             if ";" in settings.get(name, ""):
                 settings[name] = digest([part.settings.get(name) for part in parts])
         notes = _merged([part.notes for part in parts])
-        return replace(first, inputs=whole, settings=settings, notes=notes)
+        return replace(first, inputs=joined_inputs, settings=settings, notes=notes)
 
 
 def _merged(parts: Sequence[Mapping[str, str]]) -> dict[str, str]:
@@ -118,7 +118,7 @@ def _merged(parts: Sequence[Mapping[str, str]]) -> dict[str, str]:
     for part in parts:
         for kind, word in part.items():
             words.setdefault(kind, {})[word] = None
-    return {kind: "; ".join(each) for kind, each in words.items()}
+    return {kind: "; ".join(distinct) for kind, distinct in words.items()}
 
 
 def begin_provenance(
@@ -128,10 +128,10 @@ def begin_provenance(
     settings: Mapping[str, str],
     tensors: Mapping[str, Tensor] | None = None,
 ) -> Callable[[], Provenance]:
-    """The provenance of a run that is about to begin; no device is waited for until it is called.
+    """The provenance of a run that is about to begin; only the returned function synchronises.
 
-    Every weight is read now, so that nothing that is written to it later counts. ``settings`` may
-    be added to meanwhile; ``tensors`` are those of ``named_tensors``, for callers that have them.
+    Every weight is read now, so that later changes do not count. ``settings`` may be extended until
+    then; ``tensors`` are those of ``named_tensors``, if the caller has them.
     """
     tensors = named_tensors(model) if tensors is None else tensors
     name, drawn = type(model).__name__, None
@@ -141,13 +141,13 @@ def begin_provenance(
     real = sorted(str(kind)[6:] for kind in kinds if kind.is_floating_point or kind.is_complex)
     devices = sorted({tensor.device.type for tensor in tensors.values()})
     finish_weights = begin_digests(tensors)
-    made_of, given = Description(), Description()
-    finish_structure = made_of.begin([made_of.modules(model), made_of.around()])
-    made_of.name_unread(tensors)
-    finish_inputs = None if inputs is None else given.begin(given.of(inputs, "inputs"))
+    of_model, of_inputs = Description(), Description()
+    finish_structure = of_model.begin([of_model.modules(model), of_model.around()])
+    of_model.name_unread(tensors)
+    finish_inputs = None if inputs is None else of_inputs.begin(of_inputs.of(inputs, "inputs"))
     named = {name: begin_digest(mask) for name, mask in masks.items() if mask is not None}
     switches = arithmetic()
-    not_covered = "; ".join((*made_of.not_covered(), *given.not_covered()))
+    not_covered = "; ".join((*of_model.not_covered(), *of_inputs.not_covered()))
 
     def finish() -> Provenance:
         digests = finish_weights()
@@ -173,7 +173,7 @@ def begin_provenance(
 
 
 def arithmetic() -> dict[str, str]:
-    """PyTorch's switches that change numbers, where they are not as they are by default."""
+    """PyTorch's settings that change numbers, if they differ from the defaults."""
     settings = {}
     for device in ("cpu", "cuda"):
         if torch.is_autocast_enabled(device):
@@ -181,7 +181,7 @@ def arithmetic() -> dict[str, str]:
     backends: Any = torch.backends
     try:
         precision = torch.get_float32_matmul_precision()
-    except RuntimeError:  # set for one backend, by the newer switches, which it does not know
+    except RuntimeError:  # set for one backend with the newer API, which this call does not support
         precision = f"{backends.cuda.matmul.fp32_precision} on cuda, "
         precision += f"{backends.mkldnn.matmul.fp32_precision} on cpu"
     if precision != "highest":

@@ -1,4 +1,4 @@
-"""Hooks that have each layer measured as it comes by, in the order in which the blocks run."""
+"""Hooks that measure each layer while the model runs, in the order in which the blocks run."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -17,18 +17,18 @@ from rankscope.core.tracing._attention_reading import network_scores
 from rankscope.core.tracing._blocks import NONE_RAN
 from rankscope.core.tracing._figures import Columns, Figures
 from rankscope.core.tracing._layouts import LayoutChoice
-from rankscope.core.tracing._left_as_found import LeftAsFound
 from rankscope.core.tracing._masks import TokenChoice
+from rankscope.core.tracing._temporary_changes import TemporaryChanges
 from rankscope.errors import InputError, ShapeError
 
 _ONE_PASS = "trace one plain forward pass (no generate(), no micro-batches)"
 
 
 class Calls:
-    """Counts the calls of the blocks and asks of each whether it is the next layer.
+    """Counts the calls of the blocks and checks that each is the next layer.
 
-    A block may run as often as it is in the stack. Where it runs more often, as ALBERT's one block
-    does, each run must start from what the run before made: then they are layers of one pass.
+    A block may run as often as it is in the stack. If it runs more often, like the single block of
+    ALBERT, each run must start from the output of the run before: then they are layers of one pass.
     """
 
     def __init__(self, blocks: Sequence[nn.Module]) -> None:
@@ -42,7 +42,7 @@ class Calls:
 
     @property
     def layer(self) -> int:
-        """The number of the block that runs, or ran last; 0 before the first."""
+        """The number of the block that runs or ran last; 0 before the first."""
         return len(self._ran)
 
     @property
@@ -54,26 +54,26 @@ class Calls:
         """Raise if a block starts while another runs."""
         if self._running is not None:
             raise InputError(
-                f"{self._name(block)} runs inside {self._name(self._running)}, so they are not one "
-                "layer after another; name blocks that are: blocks=[...]."
+                f"{self._name(block)} runs inside {self._name(self._running)}, so they are not "
+                "consecutive layers; name blocks that are: blocks=[...]."
             )
 
     def enter(self, block: nn.Module, hidden: Tensor | None) -> None:
-        """A block starts on these hidden states; None: on nothing computed from the last ones."""
+        """Register that a block starts; None: on nothing computed from the last hidden states."""
         again = self._runs[id(block)] >= self._meant[id(block)]
         last = self._last
         if again and (last is None or hidden is None or not hidden_states.is_same(last, hidden)):
             raise InputError(
-                f"{self._name(block)} ran again, on something else than what the blocks had made: "
-                f"{_ONE_PASS}; or, if those are the model's layers, name every run: "
+                f"{self._name(block)} ran again, but not on the output of the previous block: "
+                f"{_ONE_PASS}; or, if these are layers of the model, name every run: "
                 "blocks=[first, second, first, second]."
             )
         if hidden is None:
             raise InputError(
                 f"{self._name(block)} takes nothing that was computed from the hidden states of "
-                "the block before: they run side by side, as branches and experts do, or another "
-                "tensor of the output goes on. Name blocks that run one after another, "
-                "blocks=[...], or the tensor that goes on, output=..."
+                "the previous block: they run in parallel, like branches and experts, or another "
+                "tensor of the output is passed on. Name blocks that run one after another, "
+                "blocks=[...], or the tensor that is passed on, output=..."
             )
         self._last = None
         self._running = block
@@ -81,27 +81,27 @@ class Calls:
         self._runs[id(block)] += 1
 
     def leave(self, hidden: Tensor) -> None:
-        """The running block made these hidden states."""
+        """Register the hidden states that the running block returns."""
         self._running, self._last = None, hidden
 
     def check_samples(self, samples: int) -> None:
-        """Every layer must be about the same samples."""
+        """Raise unless every layer has the same number of samples."""
         if self._samples is None:
             self._samples = samples
         if samples != self._samples:
             raise InputError(
-                f"layer {self.layer} has {samples} samples, the layers before {self._samples}; "
+                f"layer {self.layer} has {samples} samples, earlier layers have {self._samples}; "
                 f"{_ONE_PASS}."
             )
 
     def finish(self, *, elsewhere: int) -> str:
-        """Raise unless every block ran; else how often and in what order, where that is unusual."""
+        """Raise unless every block ran; return the number and order of runs if they are unusual."""
         self._last = None
         if not self._ran:
             if elsewhere:
                 raise InputError(
-                    "the blocks ran in other threads, as DataParallel's do on several devices; "
-                    "trace the model inside: trace(model.module, ...)."
+                    "the blocks ran in other threads, as in DataParallel on several devices; trace "
+                    "the inner model: trace(model.module, ...)."
                 )
             raise InputError(NONE_RAN)
         for block in self._blocks:
@@ -109,9 +109,8 @@ class Calls:
             if runs < meant:
                 often = f"ran {runs} times, not {meant}" if runs else "did not run"
                 raise InputError(
-                    f"{self._name(block)} {often} in this forward pass: it is skipped, or another "
-                    "took its place, and the layers after it would be misnumbered; name those that "
-                    "run: blocks=[...]."
+                    f"{self._name(block)} {often} in this forward pass: it is skipped or replaced, "
+                    "and later layers would be misnumbered; name the blocks that run: blocks=[...]."
                 )
         if len(self._ran) > len(self._blocks):
             return f"{len(self._blocks)} blocks ran {len(self._ran)} times, one after another"
@@ -124,14 +123,14 @@ class Calls:
         return f"block {self._number(block)} ({type(block).__name__}) of {len(self._blocks)}"
 
     def _number(self, block: nn.Module) -> int:
-        return 1 + next(k for k, each in enumerate(self._blocks) if each is block)
+        return 1 + next(k for k, other in enumerate(self._blocks) if other is block)
 
 
 class Recorder:
-    """Measures what each block makes, in the order they run; layer 0 is the first block's input.
+    """Measures the output of each block in the order they run; layer 0 is the first block's input.
 
-    What is not known of the model beforehand (its layout, which tensor is meant, which tokens are
-    real) is decided while it runs, by the choices it is given.
+    The layout, the tensor with the hidden states and the real tokens, if unknown beforehand, are
+    inferred while the model runs.
     """
 
     def __init__(
@@ -154,41 +153,41 @@ class Recorder:
         self._heard_in: Counter[int] = Counter()  # attentions of each layer
         self._overflow = OverflowWatch(blocks)
         self._calls = Calls(blocks)
-        self._input_shape = torch.Size()  # of what the running block was given
+        self._input_shape = torch.Size()  # of the input of the running block
         self._first_shape = torch.Size()  # of layer 0
-        self._shapes: dict[torch.Size, int] = {}  # tokens and features, and the layer from which
-        self._firsts: dict[hidden_states.Key, Tensor] = {}  # what may be layer 0, until it is known
-        self._made: hidden_states.Candidate | None = None  # what the block before gave
+        self._shapes: dict[torch.Size, int] = {}  # tokens and features, and their first layer
+        self._firsts: dict[hidden_states.Key, Tensor] = {}  # candidates for layer 0
+        self._previous: hidden_states.Candidate | None = None  # the output of the previous block
         self._open: hidden_states.OpenChoice | None = None  # several tensors, while undecided
         self._flow = hidden_states.Flow()
 
-    def listen(self, found: LeftAsFound) -> None:
-        """Hooks on all blocks."""
-        found.undo_later(self._layout.end)  # both begin in hooks, while the model runs
-        found.undo_later(self._flow.end)
-        self._overflow.listen(found)
+    def listen(self, changes: TemporaryChanges) -> None:
+        """Register hooks on all blocks."""
+        changes.undo_later(self._layout.end)  # both begin in hooks, while the model runs
+        changes.undo_later(self._flow.end)
+        self._overflow.listen(changes)
         for block in dict.fromkeys(self._blocks):
-            found.before(block, self._before)
-            found.after(block, self._after)
+            changes.before(block, self._before)
+            changes.after(block, self._after)
             if self._figures.of_attention and self._is_ours:
-                found.before(cast(Block, block).attention, self._attend)
+                changes.before(cast(Block, block).attention, self._attend)
         for part in self._layout.parts:
-            found.before(part, self._look_at_part)
+            changes.before(part, self._look_at_part)
         if self._attention is not None:
-            self._attention.listen(found)
+            self._attention.listen(changes)
 
     def stop(self) -> None:
-        """The model has run: what is computed from here on is none of its operations."""
+        """Stop following operations after the model has run."""
         self._flow.end()
 
     def finish(self, *, elsewhere: int) -> dict[str, str]:
-        """What was decided, once the model has run; raises if not every block did, or if they ran
+        """What was inferred, after the model has run; raises if a block did not run, or ran
         ``elsewhere``, in other threads."""
         self._close(None)
-        if self._firsts and self._made is not None:
-            self._stream.end(self._made.tensor.shape)
+        if self._firsts and self._previous is not None:
+            self._stream.end(self._previous.tensor.shape)
             self._measure_first()
-        self._made = None
+        self._previous = None
         self._overflow.send()
         self._figures.send()
         decided = {"layout": self._layout.words, "tensor": self._output.words}
@@ -205,13 +204,13 @@ class Recorder:
         return {name: words for name, words in (decided | self._tokens.words).items() if words}
 
     def columns(self) -> Columns:
-        """Everything recorded; this waits for the device, and raises for the first layer in which
-        something is wrong: queries and keys before what they lead to."""
+        """All figures; this synchronises with the device, and raises for the first layer with a
+        fault: that of queries and keys before that of the states computed from them."""
         overflow = self._overflow.fault()
         columns, fault = self._figures.finish()
-        faults = [each for each in (overflow, fault) if each is not None]
+        faults = [entry for entry in (overflow, fault) if entry is not None]
         if faults:
-            raise InputError(min(faults, key=lambda each: each.layer).words)
+            raise InputError(min(faults, key=lambda fault: fault.layer).words)
         if self._attention is not None:
             self._attention.judge()
         return columns
@@ -225,8 +224,8 @@ class Recorder:
         self._overflow.begin(block, self._calls.layer)
 
     def _begin(self, block: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
-        """The first block: what it takes is layer 0, if it is known which tensor and layout."""
-        rivals = self._stream.begin(block, hidden_states.Taken(block, args, kwargs))
+        """The first block: its input is layer 0, if the tensor and the layout are known."""
+        rivals = self._stream.begin(block, hidden_states.BlockArguments(block, args, kwargs))
         hidden = rivals[0].tensor
         _refuse_mapped(hidden, 0)
         if self._stream.key is not None:
@@ -242,16 +241,16 @@ class Recorder:
     def _go_on(
         self, block: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Tensor | None:
-        """Another block: it takes what the one before made, or something computed from that."""
-        made = self._made
+        """A later block: it takes the output of the previous one, or something computed from it."""
+        previous = self._previous
         usual = self._open is None and self._stream.key in ((0,), (0, 0))
-        if usual and made is not None and args and args[0] is made.raw:  # as most blocks take it
-            self._input_shape = made.tensor.shape
-            return made.tensor
-        taken = hidden_states.Taken(block, args, kwargs)
-        self._close([one.tensor for one in taken.tensors])
-        assert self._made is not None
-        hidden = self._stream.go_on(taken, self._made, self._flow)
+        if usual and previous is not None and args and args[0] is previous.raw:  # in most models
+            self._input_shape = previous.tensor.shape
+            return previous.tensor
+        taken = hidden_states.BlockArguments(block, args, kwargs)
+        self._close([argument.tensor for argument in taken.tensors])
+        assert self._previous is not None
+        hidden = self._stream.go_on(taken, self._previous, self._flow)
         if hidden is None:
             return None
         if self._firsts:
@@ -262,19 +261,19 @@ class Recorder:
     def _after(self, _block: nn.Module, _args: tuple[Any, ...], output: Any) -> None:
         self._overflow.end()
         self._layout.end()
-        made = self._output.immediate(output)
-        if made is None:
+        candidate = self._output.immediate(output)
+        if candidate is None:
             self._open = hidden_states.OpenChoice(output, self._input_shape)
-            self._calls.leave(self._open.found[0].tensor)
-            self._flow.follow(one.raw for one in self._open.found)
+            self._calls.leave(self._open.candidates[0].tensor)
+            self._flow.follow(rival.raw for rival in self._open.candidates)
         else:
-            self._leave(made, made.tensor)
-            self._flow.follow(self._output.going_on(output, made))
+            self._leave(candidate, candidate.tensor)
+            self._flow.follow(self._output.going_on(output, candidate))
 
-    def _leave(self, made: hidden_states.Candidate, hidden: Tensor) -> None:
-        """The running block made this; as it was then, it is ``hidden``."""
-        self._made = made
-        self._calls.leave(made.tensor)
+    def _leave(self, candidate: hidden_states.Candidate, hidden: Tensor) -> None:
+        """Register the output of the running block; ``hidden`` is its value at that time."""
+        self._previous = candidate
+        self._calls.leave(candidate.tensor)
         if self._layout.token_first is None:
             firsts = list(self._firsts.values())
             self._layout.settle(firsts[0] if len(firsts) == 1 else hidden)
@@ -295,11 +294,11 @@ class Recorder:
         self._measure(first, 0)
 
     def _close(self, taken: Sequence[Tensor] | None) -> None:
-        """Decide which tensor the block before made, now that the next block's input is known."""
+        """Choose the output of the previous block, now that the input of the next one is known."""
         if self._open is not None:
             open_, self._open = self._open, None
-            made = self._output.among(open_, taken, self._first_shape)
-            self._leave(made, open_.as_made(made))
+            candidate = self._output.among(open_, taken, self._first_shape)
+            self._leave(candidate, open_.as_made(candidate))
 
     def _attend(self, attention: Attention, args: tuple[Any, ...], _kwargs: dict[str, Any]) -> None:
         x, visibility = args
@@ -307,7 +306,7 @@ class Recorder:
         self._figures.attend(scores, self._calls.layer)
 
     def _heard(self, _attention: nn.Module, scores: AttentionScores) -> None:
-        """Attention of a model that is not ours, through Transformers' interface."""
+        """Attention of another model, from Transformers' interface."""
         if not self._calls.is_running:
             return
         self._heard_in[self._calls.layer] += 1
@@ -320,9 +319,9 @@ class Recorder:
         for layer in range(1, self._calls.layer + 1):
             if self._heard_in[layer] != 1:
                 raise InputError(
-                    f"layer {layer} attended {self._heard_in[layer]} times, as far as can be seen, "
-                    "and metrics of attention are of one attention a layer; leave them out, or "
-                    "name blocks that have one each: blocks=[...]."
+                    f"layer {layer} has {self._heard_in[layer]} attention calls that can be read, "
+                    "and attention metrics need exactly one per layer; omit them, or name blocks "
+                    "that have one each: blocks=[...]."
                 )
 
     def _measure(self, hidden: Tensor, layer: int) -> None:
@@ -339,13 +338,13 @@ class Recorder:
         self._shapes.setdefault(hidden.shape[1:], layer)
         self._calls.check_samples(hidden.shape[0])
         if 0 in hidden.shape:
-            raise ShapeError(f"layer {layer} has shape {tuple(hidden.shape)}: there is no token.")
+            raise ShapeError(f"layer {layer} has shape {tuple(hidden.shape)}: it has no tokens.")
         self._figures.measure(hidden, layer, self._tokens.measured(hidden))
 
 
 def _refuse_mapped(hidden: Tensor, layer: int) -> None:
     if is_functorch_wrapped_tensor(hidden):
         raise InputError(
-            f"layer {layer} runs inside torch.vmap, where a state is one of many; trace the "
-            "model on the whole batch, without vmap around its blocks."
+            f"layer {layer} runs inside torch.vmap, which hides the batch; trace the model on the "
+            "whole batch, without vmap around its blocks."
         )

@@ -1,4 +1,4 @@
-"""``trace``: one forward pass, measured layer by layer while it runs, and what comes of it."""
+"""``trace``: one forward pass, measured layer by layer while it runs."""
 
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
@@ -15,12 +15,12 @@ from rankscope.core.tracing import _figures
 from rankscope.core.tracing._blocks import Named, find_stack
 from rankscope.core.tracing._figures import DEFAULT_METRICS, Columns, Metrics, SpectraBy
 from rankscope.core.tracing._hidden_states import Output, OutputChoice, Stream, StreamChoice
-from rankscope.core.tracing._inputs import Place, given_to, ids_among
+from rankscope.core.tracing._inputs import BlockLocation, ids_among, read_arguments
 from rankscope.core.tracing._layouts import Layout, LayoutChoice
-from rankscope.core.tracing._left_as_found import LeftAsFound, own_modes, refuse_scripted
 from rankscope.core.tracing._masks import TokenChoice, choose_mask
 from rankscope.core.tracing._provenance import Provenance, begin_provenance
 from rankscope.core.tracing._recorder import Recorder
+from rankscope.core.tracing._temporary_changes import TemporaryChanges, own_modes, refuse_scripted
 from rankscope.core.weights import named_tensors, refuse_broken
 from rankscope.errors import InputError
 from rankscope.numerals import cut, list_words, mean, short, some, span
@@ -71,54 +71,55 @@ def trace(
     why: the stack, the mask, the ``layout`` (whether batch or tokens come first), and which tensor
     a block's ``output`` is (its number or key, or a function of the output). ``stream`` names the
     argument of a block that is its hidden states. Where two readings are possible, or none is
-    supported by what the model does, an error names the option that settles it. Blocks that do not
-    take what the block before made are no layers of one stack, and are refused.
+    supported by the evidence, an error names the option that decides. Blocks that do not take the
+    output of the block before are not layers of one stack, and raise an error.
     Tracing does not synchronise with a GPU during the forward pass, unless exact spectra, σ₂ or a
-    function of one's own are asked for, and nothing is kept of a layer but its figures.
-    The model runs in evaluation mode and without gradients and is left as it was found; only what
-    this thread runs is recorded.
+    function of your own are requested, and only the figures of a layer are kept.
+    The model runs in evaluation mode without gradients and is unchanged afterwards; only calls of
+    this thread are recorded.
     """
     refuse_scripted(model)
     measures = _figures.choose_measures(metrics)
     if measured is not None and all(measure.of == "attention" for measure in measures):
         raise InputError(
-            "measured is for metrics of hidden states, and none was asked for: those of attention "
-            "matrices are about all tokens; leave it out."
+            "measured applies to metrics of hidden states, and none is requested: attention "
+            "metrics use all tokens; omit it."
         )
     stack = find_stack(model, blocks)
-    given, place = given_to(model, inputs), Place.of(model, stack.blocks[0])
-    mask = choose_mask(token_mask, given.by_name, place)
-    ids = ids_among(given.by_name, decoder=place.is_decoder)
+    arguments, location = read_arguments(model, inputs), BlockLocation.of(model, stack.blocks[0])
+    named = arguments.by_name
+    mask = choose_mask(token_mask, named, location)
+    ids = ids_among(named, decoder=location.is_decoder)
     recorder = Recorder(
         model,
         stack.blocks,
         _figures.Figures(measures, len(stack.blocks) + 1, spectra_by=spectra),
-        layout=LayoutChoice(model, stack.blocks, layout, place.model_type, ids, given.by_name),
+        layout=LayoutChoice(model, stack.blocks, layout, location.model_type, ids, named),
         stream=StreamChoice(stream),
         output=OutputChoice(output),
-        tokens=TokenChoice(mask, measured, ids, place.model_type),
+        tokens=TokenChoice(mask, measured, ids, location.model_type),
     )
     modules, tensors = list(model.modules()), named_tensors(model)
     settings = {"metrics": ", ".join(map(str, measures)), "stack": stack.words}
     settings |= refuse_broken(model, stack.blocks, tensors)
     if kinds := own_modes(modules):
-        settings["mode"] = f"evaluation, set without the train() that {', '.join(kinds)} has"
+        settings["mode"] = f"evaluation, set without calling the train() of {', '.join(kinds)}"
     masks = {"token_mask": mask.mask, "measured": measured}
-    passed = [*enumerate(given.args), *given.kwargs.items()]
-    mappings = [place for place in passed if isinstance(place[1], Mapping)]
-    whole = [given.by_name, mappings] if mappings else given.by_name  # where they are flattened
-    finish = begin_provenance(model, whole, masks, settings, tensors)
+    passed = [*enumerate(arguments.args), *arguments.kwargs.items()]
+    mappings = [entry for entry in passed if isinstance(entry[1], Mapping)]
+    described = [named, mappings] if mappings else named  # ``named`` flattens mappings
+    finish = begin_provenance(model, described, masks, settings, tensors)
     seen = {"token_mask": mask.mask} if isinstance(model, Network) else {}
-    with LeftAsFound() as found, found, found, found:
-        found.without_gradients()
-        found.evaluate(modules)
-        recorder.listen(found)
-        model(*given.args, **{**given.kwargs, **seen})
+    with TemporaryChanges() as changes, changes, changes, changes:
+        changes.without_gradients()
+        changes.evaluate(modules)
+        recorder.listen(changes)
+        model(*arguments.args, **{**arguments.kwargs, **seen})
         recorder.stop()
-        settings |= recorder.finish(elsewhere=found.elsewhere)
+        settings |= recorder.finish(elsewhere=changes.elsewhere)
         columns = recorder.columns()
-    if found.drawn:
-        settings["random numbers"] = found.drawn
+    if changes.drawn:
+        settings["random numbers"] = changes.drawn
     return Trace._of(columns, finish)
 
 
@@ -155,9 +156,9 @@ def trace_in_batches(
 @checked
 @dataclass(frozen=True, repr=False)
 class Trace(Tabular):
-    """Numbers by layer, sample and metric, and where they came from.
+    """Numbers by layer, sample and metric, and their provenance.
 
-    ``provenance`` is worked out when it is first read; see ``Provenance``.
+    ``provenance`` is computed when it is first read; see ``Provenance``.
     """
 
     columns: Columns
@@ -165,10 +166,10 @@ class Trace(Tabular):
 
     @classmethod
     def _of(cls, columns: Columns, finish: Callable[[], Provenance]) -> Self:
-        """A trace whose provenance has not been read."""
-        made = object.__new__(cls)
-        vars(made).update(columns=columns, _finish=finish)
-        return made
+        """A trace whose provenance is computed later."""
+        unread = object.__new__(cls)
+        vars(unread).update(columns=columns, _finish=finish)
+        return unread
 
     def __getattr__(self, name: str) -> Any:
         finish: Callable[[], Provenance] | None = vars(self).get("_finish")
@@ -190,7 +191,7 @@ class Trace(Tabular):
 
     @property
     def result(self) -> "Result":
-        """The trace as what everything measured ends in; it can be written, drawn and printed."""
+        """The trace as a ``Result``, which can be written, drawn and printed."""
         from rankscope.results import Drawing, Result
 
         metrics = list(dict.fromkeys(self.columns["metric"]))
@@ -215,7 +216,7 @@ class Trace(Tabular):
 
     @property
     def _doubt(self) -> str:
-        """From which layer on figures of which samples are in doubt; nothing if none is."""
+        """The first layer and the samples whose figures are in doubt; empty if there are none."""
         doubts = self.columns.get("doubt", ())
         if not any(doubts):
             return ""
@@ -247,7 +248,7 @@ class Trace(Tabular):
         return card(title, *about, table(["layer", *metrics], rows), *doubt)
 
     def noted(self, notes: Mapping[str, str]) -> "Trace":
-        """The same trace with notes on where it came from."""
+        """The same trace with notes added to its provenance."""
         origin = replace(self.provenance, notes={**self.provenance.notes, **notes})
         return replace(self, provenance=origin)
 
@@ -256,31 +257,31 @@ class Trace(Tabular):
 
     @classmethod
     def _restored(
-        cls, kept: dict[str, Any], table: "polars.DataFrame", origin: Mapping[str, Any]
+        cls, values: dict[str, Any], table: "polars.DataFrame", origin: Mapping[str, Any]
     ) -> Self:
-        return super()._restored(kept, table, Provenance(**origin))  # type: ignore[arg-type]
+        return super()._restored(values, table, Provenance(**origin))  # type: ignore[arg-type]
 
     @classmethod
     def joined(cls, traces: Sequence[Self], *, of_draws: bool = False) -> Self:
-        """Traces of one model on several batches as one, the samples numbered on.
+        """Traces of one model on several batches as one, with consecutive sample numbers.
 
-        What only some of them note, or note differently, is kept of each. ``of_draws`` joins those
-        of several networks that were drawn alike, each with samples of its own.
+        Differing notes are all kept. ``of_draws`` joins traces of several random networks of one
+        distribution, each with its own samples.
         """
         if not traces:
-            raise InputError("there is no trace to join; give at least one.")
-        every = [one.columns for one in traces]
-        if any("doubt" in each for each in every):  # what says nothing of doubts has none
+            raise InputError("there is no trace to join; pass at least one.")
+        every = [part.columns for part in traces]
+        if any("doubt" in part for part in every):  # a trace without the column has no doubts
             every = [
-                {**each, "doubt": each.get("doubt", [False] * len(each["value"]))} for each in every
+                {**part, "doubt": part.get("doubt", [False] * len(part["value"]))} for part in every
             ]
         columns: Columns = {name: [] for name in every[0]}
         first = 0
-        for each in every:
-            if each.keys() != columns.keys():
+        for part in every:
+            if part.keys() != columns.keys():
                 raise InputError("traces with and without attention metrics cannot be joined.")
-            for name, values in each.items():
+            for name, values in part.items():
                 columns[name] += [first + s for s in values] if name == "sample" else values
             first = max(columns["sample"]) + 1
-        origins = [one.provenance for one in traces]
+        origins = [part.provenance for part in traces]
         return cls(columns, Provenance.joined(origins, of_draws=of_draws))

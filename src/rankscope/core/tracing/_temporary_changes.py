@@ -1,4 +1,4 @@
-"""A model that is run in evaluation mode, with hooks on its modules, and left as it was found."""
+"""Temporary changes for a run: evaluation mode, hooks and settings, all undone afterwards."""
 
 import hashlib
 import operator
@@ -24,11 +24,11 @@ Hook = Callable[..., Any]
 Undo = Callable[[], object]
 
 _lock = threading.RLock()
-"""For all that threads share."""
+"""Guards all state that threads share."""
 _PATIENCE = 100
-"""Interruptions and errors after which an undo that fails is not tried again."""
+"""The number of failures after which an undo is not tried again."""
 _numbers = count(-1, -1)
-"""Keys of our hooks. PyTorch counts its own upwards from 0, in a way that threads can disturb."""
+"""Keys of our hooks. PyTorch counts its own upwards from 0, which is not thread-safe."""
 
 _CONTEXT_CODE = {
     _GeneratorContextManager.__enter__.__code__,
@@ -36,14 +36,14 @@ _CONTEXT_CODE = {
 }
 
 
-class LeftAsFound:
-    """Changes a run needs for its own time: hooks, modes, no gradients, nothing compiled.
+class TemporaryChanges:
+    """Changes for the duration of a run: hooks, modes, no gradients, nothing compiled.
 
-    An interrupt (Ctrl-C) may come between any two instructions, also before the first of an
-    ``__exit__``. So this is entered again and again, ``with LeftAsFound() as found, found, found,
-    found:``, and what one exit was kept from undoing, the next undoes: one more would be enough for
-    a single interrupt, and these are for several close together. How to undo a change is written
-    down before it is made, and an undo may be called again, or for a change that was not made.
+    An interrupt (Ctrl-C) may come between any two instructions, even before the first one of
+    ``__exit__``. So this is entered several times, ``with TemporaryChanges() as changes, changes,
+    changes, changes:``, and each exit undoes what an earlier one could not: two would be enough
+    for a single interrupt, four are for several close together. How to undo a change is recorded
+    before it is made, and an undo may be called twice, or for a change that was not made.
     """
 
     def __init__(self) -> None:
@@ -55,9 +55,9 @@ class LeftAsFound:
         self._eager = False
         self._states: _RandomStates | None = None
         self.elsewhere = 0
-        """How often hooked modules ran in other threads, whose calls are none of ours."""
+        """How often hooked modules ran in other threads, whose calls are ignored."""
         self.drawn = ""
-        """What the run drew from the global random states, once they are put back."""
+        """What the run drew from the global random states, once they are restored."""
 
     def __enter__(self) -> Self:
         self._entered += 1
@@ -72,7 +72,7 @@ class LeftAsFound:
             self._put_back()
 
     def _put_back(self) -> None:
-        """Undo all changes, the last first; what interrupts this is raised when it is done."""
+        """Undo all changes, the last first; an interrupt is raised when this is done."""
         interruption, failures = None, 0
         while self._undo:
             try:
@@ -87,21 +87,21 @@ class LeftAsFound:
             try:
                 raise interruption
             finally:
-                del interruption  # which holds this frame, and with it the model
+                del interruption  # it refers to this frame, and thereby to the model
 
     def change(self, make: Callable[[], object], undo: Undo) -> None:
-        """Make a change now and undo it in the end, each while no other thread does so."""
+        """Make a change now and undo it at the end, each under the lock."""
         self.undo_later(undo)
         self._alone(make)
 
     def undo_later(self, undo: Undo) -> None:
-        """Undo in the end what may be changed in the meantime."""
-        assert self._entered == 4, "use with LeftAsFound() as found, found, found, found"
+        """Call ``undo`` at the end."""
+        assert self._entered == 4, "use with TemporaryChanges() as changes, changes, changes, ..."
         self._undo.append(undo)
 
     def _alone(self, call: Callable[[], object]) -> None:
         if self._in_lock:  # an exception came between the end of a call and the lock's release
-            with suppress(RuntimeError):  # which says that this thread does not hold it
+            with suppress(RuntimeError):  # this thread does not hold it
                 while True:
                     _lock.release()
         self._in_lock = True
@@ -120,7 +120,7 @@ class LeftAsFound:
     def _hook(
         self, module: nn.Module, hook: Hook, hooks: dict[int, Hook], *flags: dict[int, bool]
     ) -> None:
-        """Compiled code would drop hooks without a word, so it runs as it was written."""
+        """Register a hook. Compiled code would silently ignore hooks, so it runs uncompiled."""
         refuse_scripted(module)
         if not self._eager and not _has_no_other_form(module):
             self._eager = True
@@ -140,7 +140,7 @@ class LeftAsFound:
         self.change(register, remove)
 
     def _here(self, hook: Hook) -> Hook:
-        """A hook that listens to this thread alone."""
+        """The hook, restricted to this thread."""
 
         def only_here(*call: Any) -> Any:
             if threading.get_ident() != self._thread:
@@ -151,10 +151,9 @@ class LeftAsFound:
         return only_here
 
     def run_as_written(self) -> None:
-        """Run nothing compiled, however and whenever it was compiled; in no thread: PyTorch has
-        one such switch for all."""
+        """Run nothing compiled, in any thread: PyTorch has one switch for all."""
         compiler = sys.modules.get("torch._dynamo.eval_frame")
-        if compiler is None:  # nothing was compiled: spare the import
+        if compiler is None:  # nothing was compiled: avoid the import
             return
 
         def force_eager() -> None:
@@ -164,14 +163,14 @@ class LeftAsFound:
         self.change(force_eager, partial(release, ["stance"], self))
 
     def without_gradients(self) -> None:
-        """Record no graph; and have this thread's settings as they were, afterwards."""
+        """Disable gradients; restore this thread's settings afterwards."""
         self.change(partial(torch.set_grad_enabled, False), _ThreadSettings.now().put_back)
 
     def evaluate(self, modules: Sequence[nn.Module]) -> None:
-        """Evaluation mode, set on each module; and random states as they were, afterwards.
+        """Set evaluation mode on each module; restore modes and random states afterwards.
 
-        No ``train()`` or ``eval()`` is called: some change weights there (LoRA layers merge
-        theirs), and what a module computes in evaluation mode it must compute without that too.
+        ``train()`` and ``eval()`` are not called, because some modules change weights there (LoRA
+        layers merge theirs).
         """
 
         def set_modes() -> None:
@@ -189,28 +188,28 @@ class LeftAsFound:
 
     def _release_random(self) -> None:
         if self._states is not None and self._states.changes():
-            self.drawn = f"drawn by the model itself, from state {self._states.name()}"
+            self.drawn = f"drawn by the model from the global state {self._states.name()}"
         release(["random states"], self)
 
 
 class _Shared(NamedTuple):
-    """A change that several runs need: how to undo it, and the runs it is still needed for."""
+    """A change that several runs share: how to undo it, and the runs that still need it."""
 
     undo: Undo
-    holders: set[LeftAsFound]
+    holders: set[TemporaryChanges]
 
 
 _shared: dict[Hashable, _Shared] = {}
-"""By name; a module's mode by the module's identity, as it may say it equals another."""
+"""By name; a module's mode by the id of the module, because modules may define equality."""
 
 
-def hold(name: Hashable, holder: LeftAsFound, undo: Undo) -> None:
-    """Write down how to undo a change that is about to be made, unless another run did."""
+def hold(name: Hashable, holder: TemporaryChanges, undo: Undo) -> None:
+    """Record how to undo a change before it is made, unless another run has done so."""
     _shared.setdefault(name, _Shared(undo, set())).holders.add(holder)
 
 
-def release(names: Iterable[Hashable], holder: LeftAsFound) -> None:
-    """Undo those changes that no other run needs."""
+def release(names: Iterable[Hashable], holder: TemporaryChanges) -> None:
+    """Undo the changes that no other run needs."""
     for name in names:
         shared = _shared.get(name)
         if shared is not None:
@@ -223,21 +222,21 @@ def release(names: Iterable[Hashable], holder: LeftAsFound) -> None:
 @checked
 @contextmanager
 def evaluating(model: nn.Module) -> Iterator[None]:
-    """Evaluation mode; afterwards modes and random states are as they were, whatever happened.
+    """A context in evaluation mode; modes and random states are restored afterwards.
 
-    Contexts may be nested, and several threads may be in one for the same model: it goes back when
-    the last one leaves. No ``train()`` or ``eval()`` is called.
+    Contexts may be nested and used by several threads for one model; the last one to exit restores
+    the modes. ``train()`` and ``eval()`` are not called.
     """
-    with LeftAsFound() as found, found, found, found:
-        found.evaluate(list(model.modules()))
+    with TemporaryChanges() as changes, changes, changes, changes:
+        changes.evaluate(list(model.modules()))
         yield
 
 
 def _close_contexts(error: BaseException | None, handled: BaseException | None) -> None:
-    """Close contexts whose entering or leaving an error broke off, up to one ``handled`` before.
+    """Close contexts whose enter or exit was interrupted by an error, up to one ``handled`` before.
 
-    Each is a generator that waits at its ``yield``, and would go on, with changes of its own,
-    whenever the last reference to the traceback is gone.
+    Each is a generator suspended at its ``yield``, which would otherwise continue, and make
+    changes, when the last reference to the traceback is gone.
     """
     while error is not None and error is not handled:
         for frame, _ in walk_tb(error.__traceback__):
@@ -247,44 +246,44 @@ def _close_contexts(error: BaseException | None, handled: BaseException | None) 
 
 
 def own_modes(modules: Sequence[nn.Module]) -> list[str]:
-    """The kinds of modules with a ``train()`` of their own, which is not called here.
+    """The classes of modules that override ``train()``, which is not called here.
 
-    That of transformers' models does nothing but what is done here, and says nothing of them.
+    The override in Transformers is not listed, because it does nothing else.
     """
     names = []
     for kind in {type(module) for module in modules}:
-        owner = next(each for each in kind.__mro__ if "train" in vars(each))
+        owner = next(base for base in kind.__mro__ if "train" in vars(base))
         if owner is not nn.Module and owner.__module__.partition(".")[0] != "transformers":
             names.append(kind.__name__)
     return sorted(names)
 
 
 def before_compilation(module: nn.Module) -> nn.Module:
-    """The module that ``torch.compile`` was given, or the module itself."""
+    """The original of a compiled module, or the module itself."""
     inner = getattr(module, "_orig_mod", None)
     return before_compilation(inner) if isinstance(inner, nn.Module) else module
 
 
 def refuse_scripted(module: nn.Module) -> None:
-    """Raise for a module that runs outside Python, where no hook is called."""
+    """Raise for a TorchScript module, which calls no Python hooks."""
     if isinstance(module, torch.jit.ScriptModule):
         raise KindError(
-            "TorchScript runs outside Python, where blocks cannot be watched; trace the model that "
-            "was scripted, or script only parts of its blocks."
+            "TorchScript runs outside Python, where blocks cannot be observed; trace the original "
+            "model, or script only parts of its blocks."
         )
 
 
 def _has_no_other_form(module: nn.Module) -> bool:
-    """Whether attention inside is compiled by transformers itself, and unusable if it were not.
+    """Whether the module uses flex attention, which must stay compiled.
 
-    Without a compiler, flex attention holds a matrix for every pair of tokens.
+    Without a compiler, flex attention stores a matrix with every pair of tokens.
     """
-    kinds = (from_config(each, "_attn_implementation") for each in module.modules())
+    kinds = (from_config(part, "_attn_implementation") for part in module.modules())
     return "flex_attention" in kinds
 
 
 def _set_mode(module: nn.Module, *, training: bool) -> None:
-    if "training" in vars(module):  # the same, without what PyTorch asks of any attribute
+    if "training" in vars(module):  # the same, without the overhead of ``nn.Module.__setattr__``
         vars(module)["training"] = training
     elif module.training != training:
         module.training = training
@@ -321,13 +320,13 @@ class _ThreadSettings(NamedTuple):
 
 
 def _autocast_nesting() -> int:
-    """What can only be read by changing it back; both in one call, which nothing interrupts."""
+    """Can only be read by changing it; both steps are one call, so that nothing interrupts them."""
     there_and_back = (torch.autocast_increment_nesting, torch.autocast_decrement_nesting)
     return list(map(operator.call, there_and_back))[-1]
 
 
 class _RandomStates(NamedTuple):
-    """The global states that random numbers are drawn from."""
+    """The global random states."""
 
     python: Any
     numpy: Any
@@ -343,12 +342,11 @@ class _RandomStates(NamedTuple):
     def name(self) -> str:
         """A digest: equal states draw equal numbers."""
         plain = repr((self.python, self.numpy[1].tolist(), self.numpy[2:]))
-        tensors = b"".join(each.numpy().tobytes() for each in (self.cpu, *self.cuda))
+        tensors = b"".join(state.numpy().tobytes() for state in (self.cpu, *self.cuda))
         return hashlib.sha256(plain.encode() + tensors).hexdigest()[:12]
 
     def changes(self) -> list[Undo]:
-        """What puts those states back that changed: another thread may be drawing from the
-        others."""
+        """Calls that restore the states that changed; other threads may be using the others."""
         now = self.now()
         calls: list[Undo] = []
         if now.python != self.python:

@@ -10,14 +10,14 @@ import torch
 from torch import nn
 
 from rankscope.core.tracing import (
-    _left_as_found,
+    _temporary_changes,
     captured_input,
     captured_states,
     evaluating,
     trace,
     with_replaced_state,
 )
-from rankscope.core.tracing._left_as_found import LeftAsFound
+from rankscope.core.tracing._temporary_changes import TemporaryChanges
 from rankscope.errors import RankscopeError
 
 legacy = importlib.import_module("numpy.random")  # the global state, as models draw from it
@@ -101,7 +101,7 @@ def test_lora_layers_compute_the_same_unmerged(tokens):
     unmerged = trace(model, x)
     merged = trace(model.eval(), x)
     assert unmerged.columns["value"] == pytest.approx(merged.columns["value"], rel=1e-5)
-    assert "without the train() that Lora has" in unmerged.provenance.settings["mode"]
+    assert "without calling the train() of Lora" in unmerged.provenance.settings["mode"]
 
 
 @pytest.mark.parametrize("way", WAYS)
@@ -208,7 +208,7 @@ def test_an_interrupt_at_any_moment():
         assert torch.overrides._get_current_function_mode() is None
         assert transformers.modeling_utils.AttentionInterface.get_interface is function
     assert all(module.training for module in model.modules())
-    assert not _left_as_found._shared
+    assert not _temporary_changes._shared
 
 
 def test_what_cannot_be_undone_keeps_nothing_else_from_it():
@@ -219,23 +219,23 @@ def test_what_cannot_be_undone_keeps_nothing_else_from_it():
         raise RuntimeError("the device is lost")
 
     def run():
-        with LeftAsFound() as found, found, found, found:
-            found.evaluate([model])
-            found.change(lambda: None, fail)
-            found.after(model, print)
+        with TemporaryChanges() as changes, changes, changes, changes:
+            changes.evaluate([model])
+            changes.change(lambda: None, fail)
+            changes.after(model, print)
 
     with pytest.raises(RuntimeError, match="device is lost"):
         run()
     assert model.training
     assert not model._forward_hooks
-    assert not _left_as_found._shared
+    assert not _temporary_changes._shared
     assert undone
 
 
 def test_it_has_to_be_entered_more_than_once():
     """Else an interrupt before the first instruction of its exit would leave everything."""
-    with pytest.raises(AssertionError, match="found, found"), LeftAsFound() as found:
-        found.evaluate([nn.Dropout()])
+    with pytest.raises(AssertionError, match="changes, changes"), TemporaryChanges() as changes:
+        changes.evaluate([nn.Dropout()])
 
 
 def test_a_context_that_was_interrupted_does_not_go_on_later():
@@ -254,8 +254,8 @@ def test_a_context_that_was_interrupted_does_not_go_on_later():
             raise KeyboardInterrupt
 
     def run():
-        with LeftAsFound() as found, found, found, found:
-            found.without_gradients()
+        with TemporaryChanges() as changes, changes, changes, changes:
+            changes.without_gradients()
             with closing():
                 sys.setprofile(interrupt)
 
