@@ -103,7 +103,9 @@ def test_what_is_long_or_large_is_not_run_unasked(monkeypatch) -> None:
     estimates.refuse_unasked(Cost.lasting(299) + Cost(bytes=2**29), "--length")
     with pytest.raises(InputError, match="about 57 minutes and 0 GiB of memory; say --yes"):
         estimates.refuse_unasked(Cost.lasting(3400), "--length")
-    with pytest.raises(InputError, match=r"about 4 GiB of memory, and 1 GiB are available; .*--length"):
+    with pytest.raises(
+        InputError, match=r"about 4 GiB of memory, and 1 GiB are available; .*--length"
+    ):
         estimates.refuse_unasked(Cost(bytes=2**32), "--length")
     monkeypatch.setattr(estimates, "available_memory", lambda: None)
     estimates.refuse_unasked(Cost(bytes=2**70), "--length")

@@ -180,7 +180,7 @@ def _sentences(table: Mapping[str, Any]) -> list[str]:
 
 def _spec(location: str) -> Spec | None:
     # Imported here because it takes seconds.
-    from rankscope.models.families import BUILTIN, FAMILIES, read_config
+    from rankscope.models.families import BUILTIN, outline, read_config
 
     if Path(location).is_dir():
         config: Any = read_config(location, {"local_files_only": True}, pickled=True)
@@ -188,5 +188,4 @@ def _spec(location: str) -> Spec | None:
         config = BUILTIN[location]()
     else:
         return None
-    able = [family for family in FAMILIES if config.model_type in family.model_types]
-    return able[0].spec(config) if able else None
+    return outline(config)

@@ -234,7 +234,7 @@ def pairs(name: str, value: Iterable[tuple[int, int]]) -> tuple[tuple[int, int],
 def phrases(name: str, value: Iterable[str]) -> tuple[str, ...]:
     """Some phrases, without duplicates."""
     fits = isinstance(value, Iterable) and not isinstance(value, str)
-    given = tuple(value) if fits else (None,)
+    given: tuple[Any, ...] = tuple(value) if fits else (None,)
     if not all(isinstance(phrase, str) for phrase in given):
         raise KindError(f"{name}{short(value)} is not a sequence of texts.")
     return tuple(dict.fromkeys(given))

@@ -84,9 +84,9 @@ class Stack(nn.Module):
 
 
 class Joined(nn.Module):
-    """Several projections as one: of the same input, side by side, or (``summed``) added up."""
+    """Several projections as one: their outputs side by side, or (``summed``) their inputs."""
 
-    def __init__(self, *parts: "nn.Linear | View", summed: bool = False) -> None:
+    def __init__(self, *parts: "Projection", summed: bool = False) -> None:
         super().__init__()
         self.parts = nn.ModuleList(parts)
         self.summed = summed
@@ -100,11 +100,13 @@ class Joined(nn.Module):
     @property
     def bias(self) -> Tensor | None:
         """The bias; None if no part has one."""
-        pairs = [(p.bias, p.weight.shape[0]) for p in cast("list[nn.Linear]", list(self.parts))]
-        if all(bias is None for bias, _ in pairs):
+        parts = [cast("nn.Linear | View", part) for part in self.parts]
+        if all(part.bias is None for part in parts):
             return None
-        like = next(bias for bias, _ in pairs if bias is not None)
-        rows = [like.new_zeros(size) if bias is None else bias for bias, size in pairs]
+        rows: list[Tensor] = [
+            part.weight.new_zeros(part.weight.shape[0]) if part.bias is None else part.bias
+            for part in parts
+        ]
         return torch.stack(rows).sum(0) if self.summed else torch.cat(rows)
 
     def forward(self, x: Tensor) -> Tensor:

@@ -23,6 +23,6 @@ from rankscope.core.weights import refuse_broken as refuse_broken
 
 __all__ = [
     "DEFAULT_METRICS", "MEASURES", "Provenance", "Trace", "activations", "captured_calls",
-    "captured_input", "captured_states", "choose_measures", "evaluating", "find_blocks", "trace", "trace_in_batches",
-    "with_replaced_state",
+    "captured_input", "captured_states", "choose_measures", "evaluating", "find_blocks", "trace",
+    "trace_in_batches", "with_replaced_state",
 ]  # fmt: skip

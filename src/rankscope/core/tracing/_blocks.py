@@ -254,11 +254,11 @@ def captured_calls(modules: Sequence[nn.Module], run: Callable[[], object]) -> l
         if x is not None and out is not None:
             calls.append(ModuleCall(module, x, out.clone()))
 
-    with LeftAsFound() as found, found, found, found:
-        found.without_gradients()
+    with TemporaryChanges() as changes, changes, changes, changes:
+        changes.without_gradients()
         for module in started:
-            found.before(module, before)
-            found.after(module, after)
+            changes.before(module, before)
+            changes.after(module, after)
         run()
     return calls
 

@@ -74,6 +74,7 @@ def _xlnet_block(observed: Observed, body: Original, config: Any) -> RecognisedB
 
     Bidirectional, without memory, one segment: what a model sees that reads a text.
     """
+    del body
     layer: Original = observed.block
     inner, scale = layer.rel_attn, 1 / math.sqrt(config.d_head)
     query, key, value, project = (View(inner, HeadAxis(), weight=name) for name in "qkvr")

@@ -79,7 +79,7 @@ class Routing(nn.Module):
         count = next(iter(self.experts.parameters())).shape[0]
         dense = x.new_zeros(len(indices), count + 1)  # some originals route to no expert
         dense = dense.scatter_add(-1, indices, weights.to(x.dtype))[:, :count]
-        routed = dense.repeat_interleave(self.units, -1).unflatten(0, x.shape[:-1])
+        routed: Tensor = dense.repeat_interleave(self.units, -1).unflatten(0, x.shape[:-1])
         if not self.shared:
             return routed
         gate = (

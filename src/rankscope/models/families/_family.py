@@ -69,7 +69,7 @@ class Family:
         """The module that turns token ids (or pixels) into hidden states."""
         if self.body:
             return attrgetter(self.body)(model)
-        base = getattr(model, "base_model", model)
+        base: Original = getattr(model, "base_model", model)
         if getattr(config_of(base), "is_encoder_decoder", False) and hasattr(base, "encoder"):
             return base.encoder
         if hasattr(base, "decoder") and not hasattr(base, "encoder") and not _stacks(base):
@@ -131,7 +131,7 @@ class Family:
                 else self.recognise(block, body, config)
                 for block in seen
             ]
-        by_module = {block.block: read for block, read in zip(seen, made, strict=True)}
+        by_module = {block.block: one for block, one in zip(seen, made, strict=True)}
         read = [by_module[layer] for layer in layers]
         spec = self._spec(config, read, seen[0].x.shape[-1], shared=len(made) == 1)
         blocks = {
@@ -237,3 +237,30 @@ def _undescribed(read: Sequence[RecognisedBlock]) -> Iterator[str]:
         yield "scores that differ between layers"
     if len({0 if block.mlp is None else block.mlp.up.weight.shape[0] for block in read}) > 1:
         yield "MLPs of different widths"
+
+
+_SIZES = {
+    "layers": ("num_hidden_layers", "n_layer", "n_layers", "num_layers", "encoder_layers"),
+    "heads": ("num_attention_heads", "n_head", "n_heads", "num_heads", "encoder_attention_heads"),
+    "width": ("hidden_size", "n_embd", "d_model", "dim"),
+    "units": ("intermediate_size", "n_inner", "d_ff", "encoder_ffn_dim", "hidden_dim", "d_inner"),
+}
+"""What configurations call their sizes."""
+
+
+def outline(config: Any) -> Spec | None:
+    """The size of a model by its configuration alone, for estimates; None if it does not say.
+
+    Only the number of layers and heads, and the widths, are those of the model.
+    """
+    config = getattr(config, "text_config", config)
+    sizes = {
+        name: next((v for n in names if isinstance(v := getattr(config, n, None), int)), None)
+        for name, names in _SIZES.items()
+    }
+    layers, heads, width = (sizes[name] for name in ("layers", "heads", "width"))
+    if not layers or not heads or not width:
+        return None
+    units = sizes["units"] or 4 * width
+    layers *= getattr(config, "inner_group_num", 1)
+    return Spec(layers, heads, width, head_width=-(-width // heads), mlp_ratio=units / width)

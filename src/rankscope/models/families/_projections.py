@@ -27,7 +27,7 @@ class Slots:
     def bias(self, stored: Tensor) -> Tensor:
         if self.stop - self.start == self.slots:
             return stored
-        parts = stored.unflatten(0, (self.groups, self.slots, -1))
+        parts: Tensor = stored.unflatten(0, (self.groups, self.slots, -1))
         return parts[:, self.start : self.stop].flatten(0, 2)
 
 

@@ -12,7 +12,7 @@ import math
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import product
+from itertools import pairwise, product
 from typing import Any, NamedTuple
 
 import torch
@@ -235,7 +235,7 @@ class _Calls:
     mlp: list[PathCall]
     """Projections of the MLP; the call of the whole, if it is a mixture of experts."""
     norms: dict[str, list[PathCall]]
-    """Norms of the stream before attention, between the parts, and after the MLP; those of heads."""
+    """Norms before attention, of its heads, between the parts, inside the MLP and after it."""
 
     @classmethod
     def of(cls, observed: Observed) -> "_Calls":
@@ -524,9 +524,9 @@ def _fused(heads: int, groups: int, *, turned: bool) -> dict[str, tuple[Slots, S
     """Ways to keep queries, keys and values in one matrix: one after another, or by group."""
     total, each = heads + 2 * groups, heads // groups + 2
     ends = (0, heads, heads + groups, total)
-    one_by_one = [Slots(1, total, *pair, turned) for pair in zip(ends, ends[1:], strict=False)]
+    one_by_one = [Slots(1, total, *pair, turned) for pair in pairwise(ends)]
     inner = (0, each - 2, each - 1, each)
-    by_group = [Slots(groups, each, *pair, turned) for pair in zip(inner, inner[1:], strict=False)]
+    by_group = [Slots(groups, each, *pair, turned) for pair in pairwise(inner)]
     return {"one after another": tuple(one_by_one), "group by group": tuple(by_group)}
 
 
@@ -593,7 +593,7 @@ def _scores(
     sinks = next(
         (s for o in owners if isinstance(s := getattr(o, "sinks", None), nn.Parameter)), None
     )
-    for label, make in _positions(stated, body, config, owners):
+    for label, make in _positions(stated, body, config):
         for last in (False, True) if norms else (False,):
 
             def build(make: Callable[[], Scores] = make, last: bool = last) -> Scores:
@@ -616,10 +616,10 @@ def _positions(
     stated: Callable[[Iterable[str]], Any],
     body: nn.Module,
     config: Any,
-    owners: Sequence[nn.Module],
 ) -> Iterator[tuple[str, Callable[[], Scores]]]:
     """The ways in which scores may depend on positions."""
     heads = stated(_HEADS)
+    farthest = getattr(config, "relative_attention_max_distance", 128)
     frequencies = list(_frequencies(body, config, stated))
     plain_scores: tuple[str, Callable[[], Scores]] = ("", Scores)
     if not frequencies:
@@ -637,7 +637,6 @@ def _positions(
     yield "ALiBi", lambda: network.ALiBi().build(int(heads), 1)
     for module in body.modules():
         if isinstance(module, nn.Embedding) and module.embedding_dim == heads:
-            farthest = getattr(config, "relative_attention_max_distance", 128)
             for two_sided in (True, False):
                 yield (
                     "bias of distances",
@@ -826,13 +825,12 @@ def _scaled(projection: Projection, scale: float | nn.Parameter) -> Projection:
 
 def _layer_scales(block: nn.Module) -> list[nn.Parameter]:
     """The factors of each feature that are learned for what attention and MLP add."""
-    found = [
+    return [
         parameter
         for path, parameter in block.named_parameters()
         if re.search(r"lambda_?[12]?$|layer_scale|(^|\.)ls\d|gamma_?[12]$", path)
         and parameter.ndim == 1
     ]
-    return found
 
 
 Named = Mapping[str, nn.Module]
