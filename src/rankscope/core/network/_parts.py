@@ -262,6 +262,11 @@ class MLP(nn.Module):
         self.up, self.down, self.gate = up, down, gate
         self.activation, self.router = activation, router
 
+    def replaced(self, **parts: Any) -> "MLP":
+        """The same MLP with some parts replaced; weights are shared."""
+        names = ("up", "down", "gate", "activation", "router")
+        return MLP(**{name: getattr(self, name) for name in names} | parts)
+
     def forward(self, x: Hidden, _visibility: Visibility | None = None) -> Hidden:
         """Same signature as attention, so that a block treats its parts alike."""
         phi = activation_record(self.activation).function

@@ -18,13 +18,9 @@ from rankscope.core.masks import Full
 from rankscope.core.network import MLP, Attention, Init, View
 from rankscope.errors import InputError
 from rankscope.models.families._family import Family, Original, config_of
+from rankscope.models.families._observation import Observed
 from rankscope.models.families._projections import HeadAxis
-from rankscope.models.families._recognition import (
-    ACTIVATION_NAMES,
-    Observed,
-    RecognisedBlock,
-    fits_whole,
-)
+from rankscope.models.families._recognition import ACTIVATION_NAMES, RecognisedBlock, confirmed
 
 
 def _bert(config: Any) -> Mapping[str, Any]:
@@ -105,7 +101,7 @@ def _xlnet_block(observed: Observed, body: Original, config: Any) -> RecognisedB
     norms = {"attention": inner.layer_norm, "mlp": layer.ff.layer_norm}
     fields = {"norm_place": "post", "parallel": False}
     made = RecognisedBlock(attention, mlp, norms, Full(), fields, "sinusoids of distances")
-    return fits_whole(made, observed)
+    return confirmed(made, observed)
 
 
 FAMILIES: tuple[Family, ...] = (

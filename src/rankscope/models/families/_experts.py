@@ -109,6 +109,8 @@ def expert_mlps(
     if set(stored) - {up_name, "down_proj"} or up_name not in stored:
         return
     shared, shared_gate = _shared(mixture, experts)
+    if shared and set(shared) != ({"gate", "up", "down"} if gated else {"up", "down"}):
+        return
     for transposed in (False, True):
         units = stored["down_proj"].shape[1 if transposed else 2]
         rows = [

@@ -8,7 +8,9 @@ import inspect
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from operator import attrgetter
+from textwrap import shorten
 from types import SimpleNamespace
 from typing import Any
 
@@ -19,14 +21,9 @@ from rankscope.arguments import checked
 from rankscope.core.network import Block, Described, Network, Spec, norm_rule
 from rankscope.core.tracing import evaluating, find_blocks
 from rankscope.errors import BlocksNotFoundError, UnsupportedModelError
+from rankscope.models.families._observation import Habits, Observed, observe
 from rankscope.models.families._precision import full_precision
-from rankscope.models.families._recognition import (
-    Habits,
-    Observed,
-    RecognisedBlock,
-    observe,
-    recognise,
-)
+from rankscope.models.families._recognition import RecognisedBlock, recognise
 
 Original = Any
 """A module of somebody else's, whose attributes only its family knows."""
@@ -124,7 +121,9 @@ class Family:
         self._check(config)
         habits = Habits()
         with evaluating(body), torch.no_grad(), full_precision():
-            seen = observe(layers, lambda: body(**arguments), token_mask, self.batch_first)
+            seen = observe(
+                layers, partial(run_original, body, arguments), token_mask, self.batch_first
+            )
             made = [
                 recognise(block, body, config, habits, self.roles)
                 if self.recognise is None
@@ -192,6 +191,18 @@ _UNSUPPORTED = {
     "attention_chunk_size": None,
 }
 """Options under which attention depends on the length of the text in ways no probe shows."""
+
+
+def run_original(body: Original, arguments: Mapping[str, Any]) -> Any:
+    """Run an original on a probe of ours; whatever it raises becomes one sentence."""
+    try:
+        return body(**arguments)
+    except Exception as error:  # of code that is not ours
+        reason = shorten(f"{type(error).__name__}: {error}", 200, placeholder=" …").rstrip(".")
+        raise UnsupportedModelError(
+            f"{type(body).__name__} does not run on {', '.join(arguments)} ({reason}); give an "
+            "input that it runs on: rankscope.load(model, probe={...})."
+        ) from error
 
 
 def config_of(body: Original) -> Any:

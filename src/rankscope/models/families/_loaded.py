@@ -18,12 +18,11 @@ from rankscope.models.families._family import Family, Original
 from rankscope.models.families._sources import quiet
 from rankscope.models.families._tokenization import encode, input_check, special_tokens
 from rankscope.models.families._verification import (
-    LONGER,
     Probe,
     Verification,
     compare,
     media_shape,
-    probe,
+    probes,
     sees_images,
     text_arguments,
 )
@@ -56,7 +55,7 @@ class Loaded:
     name: str
     tokenizer: Any = None
     processor: Any = None
-    probes: tuple[Probe, ...] = ()
+    tried_on: tuple[Probe, ...] = ()
 
     def __repr__(self) -> str:
         return f"Loaded {cut(self.name)} ({self._about}): {cut(self.network.spec.describe(), 300)}"
@@ -224,7 +223,7 @@ class Loaded:
 
     def verify(self) -> Verification:
         """Compare every layer with the original's again; raise if one differs too much."""
-        verification = compare(self.family, self.body, self.network, *self.probes)
+        verification = compare(self.family, self.body, self.network, self.tried_on)
         verification.check()
         return verification
 
@@ -267,7 +266,7 @@ class Loaded:
             tokenizer=self.tokenizer,
             processor=self.processor,
             family=self.family,
-            probes=self.probes,
+            tried_on=self.tried_on,
         )
 
 
@@ -308,9 +307,12 @@ def build(
     processor: Any = None,
     seed: int | None = None,
     family: Family | None = None,
-    probes: Sequence[Probe] = (),
+    tried_on: Sequence[Probe] = (),
 ) -> Loaded:
-    """Find the family, build the network, verify it on ``probes`` (random input by default)."""
+    """Find the family, build the network on the first probe, and verify it on the last.
+
+    ``tried_on`` are the probes, by default random input.
+    """
     family = family_of(model) if family is None else family
     body = family.body_of(model)
     broken = refuse_broken(body, family.layers_of(body))
@@ -319,22 +321,9 @@ def build(
             f"the weights {broken['not finite']} are not finite, so the model computes nothing; "
             "load them again, or look where training broke down."
         )
-    probes = probes or _probes(family, body)
-    network = family.network(body, *probes[0])
+    tried_on = tuple(tried_on) or tuple(probes(family, body))
+    network = family.network(body, *tried_on[0])
     network.name, network.seed = name, seed
-    verification = compare(family, body, network, *probes)
+    verification = compare(family, body, network, tried_on[-1:])
     verification.check()
-    return Loaded(network, model, family, verification, name, tokenizer, processor, tuple(probes))
-
-
-def _probes(family: Family, body: Original) -> list[Probe]:
-    """A short probe, and of a model that reads text a longer one."""
-    first = probe(family, body)
-    if first.token_mask is None:
-        return [first]
-    arguments, mask = probe(family, body, tokens=LONGER)
-    assert mask is not None
-    if mask.shape[1] <= first.token_mask.shape[1]:
-        return [first]
-    one = {key: value[1:2] for key, value in arguments.items()}
-    return [first, Probe(one, mask[1:2])]
+    return Loaded(network, model, family, verification, name, tokenizer, processor, tried_on)

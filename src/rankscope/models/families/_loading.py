@@ -15,7 +15,7 @@ from rankscope.errors import InputError, KindError, UnsupportedModelError
 from rankscope.models.families._architectures import family_of
 from rankscope.models.families._family import Family
 from rankscope.models.families._loaded import Loaded, build, fresh
-from rankscope.models.families._recognition import TOLERANCES
+from rankscope.models.families._observation import TOLERANCES
 from rankscope.models.families._sources import another_tokenizer, initialise, load_pretrained
 from rankscope.models.families._verification import Probe, Verification, text_arguments
 
@@ -97,7 +97,7 @@ def load(
         processor=processor,
         seed=seed if at_init else None,
         family=described,
-        probes=() if probe is None else (_given_probe(described, model, probe),),
+        tried_on=() if probe is None else (_given_probe(described, model, probe),),
     )
 
 
@@ -147,8 +147,9 @@ def _placed(
         if name.endswith("inv_freq")
     }
     model = model.to(device=device, dtype=dtype)
-    if dtype == torch.float64 and hasattr(model, "set_experts_implementation"):
-        model.set_experts_implementation("eager")  # the fused kernels have no float64
+    set_experts: Any = getattr(model, "set_experts_implementation", None)
+    if dtype == torch.float64 and set_experts is not None:
+        set_experts("eager")  # the fused kernels have no float64
     for (module, name), buffer in kept.items():
         setattr(module, name, buffer.to(getattr(module, name).device))
     return model

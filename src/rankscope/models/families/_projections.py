@@ -1,8 +1,10 @@
 """Where an original keeps a matrix: ways to read queries, keys and values out of its parameters."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from torch import Tensor
+from torch import Tensor, nn
+
+from rankscope.core.network import Projection, View
 
 
 @dataclass(frozen=True)
@@ -20,6 +22,10 @@ class Slots:
     start: int = 0
     stop: int = 1
     transposed: bool = False
+
+    def turned(self, transposed: bool) -> "Slots":
+        """The same of a matrix that is stored in this orientation."""
+        return replace(self, transposed=transposed)
 
     def weight(self, stored: Tensor) -> Tensor:
         return self.bias(stored.T if self.transposed else stored)
@@ -42,3 +48,18 @@ class HeadAxis:
 
     def bias(self, stored: Tensor) -> Tensor:
         return stored
+
+
+def plain(module: nn.Module) -> Projection:
+    """A whole projection as it is stored, through a view if it is transposed."""
+    return module if isinstance(module, nn.Linear) else View(module, Slots(transposed=True))
+
+
+def scaled(projection: Projection, scale: float | nn.Parameter) -> Projection:
+    """A projection whose outputs are multiplied by a number, or feature by feature."""
+    if isinstance(scale, float) and scale == 1.0:
+        return projection
+    if isinstance(projection, View):
+        names = {"weight": projection.name, "bias": projection.bias_name}
+        return View(projection.source, projection.pick, **names, scale=scale)
+    return View(projection, Slots(), scale=scale)

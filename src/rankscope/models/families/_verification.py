@@ -1,8 +1,9 @@
 """Our network beside the original, on small random inputs with padding on either side."""
 
 import inspect
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
@@ -13,18 +14,17 @@ from rankscope.core.network import Network
 from rankscope.core.tabular import Tabular
 from rankscope.core.tracing import captured_states, evaluating
 from rankscope.errors import UnsupportedModelError, VerificationError
-from rankscope.models.families._family import Family, Original, config_of
+from rankscope.models.families._family import Family, Original, config_of, run_original
+from rankscope.models.families._observation import TOLERANCES, relative_error
 from rankscope.models.families._precision import full_precision
-from rankscope.models.families._recognition import TOLERANCES, relative_error
 from rankscope.numerals import short
 from rankscope.streams import stream
 
 if TYPE_CHECKING:
     import polars
 
-_TOKENS = 12
-LONGER = 160
-"""Tokens of the second probe, which shows windows and what else depends on the length."""
+_SHORT, _LONG = 12, 160
+_LIMITS = ("max_position_embeddings", "n_positions", "max_source_positions")
 
 
 class Probe(NamedTuple):
@@ -34,31 +34,44 @@ class Probe(NamedTuple):
     token_mask: Tensor | None
 
 
-def probe(family: Family, body: Original, *, tokens: int = _TOKENS) -> Probe:
-    """Random input: three short texts with padding on either side, or two images or sounds."""
+def probes(family: Family, body: Original) -> list[Probe]:
+    """Random input to recognise a model on, and to verify it on.
+
+    Of text, one longer sequence, which shows windows and what else depends on the length, and
+    three short ones with padding on either side; otherwise two images or sounds.
+    """
     generator, config = stream(0, "probe"), config_of(body)
     weight = next(body.parameters())
     kind = getattr(body, "main_input_name", "input_ids")
     if kind != "input_ids":
-        shape = media_shape(body)
-        return Probe({kind: torch.randn(2, *shape, generator=generator).to(weight)}, None)
+        noise = torch.randn(2, *media_shape(body), generator=generator)
+        return [Probe({kind: noise.to(weight)}, None)]
     words = getattr(config, "vocab_size", None)
     if not words:
         raise UnsupportedModelError(
             f"{type(body).__name__} states no vocab_size, so there is nothing to try it on; give "
             "an input: rankscope.load(model, probe=ids)."
         )
-    most = family.most_tokens(body)
-    tokens = tokens if most is None else min(tokens, most)
-    ids = torch.randint(0, words, (3, tokens), generator=generator)
+    limits = [family.most_tokens(body), *(getattr(config, name, None) for name in _LIMITS)]
+    most = min((limit for limit in limits if limit and limit > 0), default=_LONG)
     padding = getattr(config, "pad_token_id", None) or 0
-    ids = torch.where(ids == padding, (padding + 1) % words, ids)
-    mask = torch.ones(3, tokens, dtype=torch.bool)
-    if family.takes(body, "attention_mask"):
+
+    def text(samples: int, tokens: int) -> Tensor:
+        ids = torch.randint(0, words, (samples, tokens), generator=generator)
+        return torch.where(ids == padding, (padding + 1) % words, ids).to(weight.device)
+
+    tokens = min(_SHORT, most)
+    mask = torch.ones(3, tokens, dtype=torch.bool, device=weight.device)
+    if family.takes(body, "attention_mask") and tokens >= 4:
         mask[1, -(tokens // 4) :] = False
-        if family.takes(body, "position_ids") or not family.most_tokens(body):
+        if family.takes(body, "position_ids") or family.most_tokens(body) is None:
             mask[0, : tokens // 3] = False
-    return Probe(text_arguments(family, body, ids.to(weight.device), mask.to(weight.device)), mask)
+    long = text(1, min(_LONG, most))
+    every = torch.ones_like(long, dtype=torch.bool)
+    return [
+        Probe(text_arguments(family, body, ids, real), real)
+        for ids, real in ((long, every), (text(3, tokens), mask))
+    ]
 
 
 def text_arguments(
@@ -90,17 +103,15 @@ def sees_images(body: Original) -> bool:
 def media_shape(body: Original) -> tuple[int, ...]:
     """The shape of one image, spectrogram or sound as a model takes it."""
     config, kind = config_of(body), body.main_input_name
-    if kind == "pixel_values":
-        size = config.image_size
+    size, channels = getattr(config, "image_size", None), getattr(config, "num_channels", None)
+    if kind == "pixel_values" and size and channels:
         height, width = (size, size) if isinstance(size, int) else size
-        return config.num_channels, height, width
-    bins, frames = (
-        getattr(config, "num_mel_bins", None),
-        getattr(config, "max_source_positions", None),
-    )
+        return channels, height, width
+    bins = getattr(config, "num_mel_bins", None)
+    frames = getattr(config, "max_source_positions", None)
     if kind == "input_features" and bins and frames:
         return bins, 2 * frames
-    if kind == "input_values":
+    if kind == "input_values" and not bins:
         return (4000,)
     raise UnsupportedModelError(
         f"{type(body).__name__} takes {kind} of a shape its configuration does not state; give an "
@@ -154,11 +165,13 @@ class Verification(Tabular):
         return "\n".join([head, *rows])
 
 
-def compare(family: Family, body: nn.Module, network: Network, *probes: Probe) -> Verification:
+def compare(
+    family: Family, body: nn.Module, network: Network, inputs: Sequence[Probe]
+) -> Verification:
     """Run both on the same inputs and compare every layer's output; the largest error counts."""
     worst = [0.0] * network.spec.layers
     with evaluating(body), torch.no_grad():
-        for arguments, token_mask in probes:
+        for arguments, token_mask in inputs:
             with full_precision():
                 x, *theirs = states(family, body, arguments)
             mask = None if token_mask is None else token_mask.to(x.device)
@@ -173,5 +186,5 @@ def compare(family: Family, body: nn.Module, network: Network, *probes: Probe) -
 
 def states(family: Family, body: Original, arguments: Mapping[str, Any]) -> list[Tensor]:
     """The original's own hidden states: the blocks' input, then every block's output."""
-    captured = captured_states(family.layers_of(body), lambda: body(**arguments))
-    return [family.batch_first(state) for state in captured]
+    run = partial(run_original, body, arguments)
+    return [family.batch_first(state) for state in captured_states(family.layers_of(body), run)]

@@ -1,0 +1,319 @@
+"""Attention recognised: how heads are stored, how positions enter, which scale and which mask."""
+
+import math
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from itertools import pairwise
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from rankscope.core import network
+from rankscope.core.masks import Causal, Full, Mask, Window
+from rankscope.core.network import Attention, Projection, Scores, View
+from rankscope.errors import UnsupportedModelError
+from rankscope.models.families._observation import Habits, Observed, PathCall, Reading
+from rankscope.models.families._projections import Slots, plain
+
+ROLES = {
+    role: re.compile(rf"(^|\.)({names})$")
+    for role, names in {
+        "query": "q|query|q_proj|q_lin|query_proj|Wq|wq|to_q|linear_q|project_q",
+        "key": "k|key|k_proj|k_lin|key_proj|Wk|wk|to_k|linear_k|project_k",
+        "value": "v|value|v_proj|v_lin|value_proj|Wv|wv|to_v|linear_v|project_v",
+        "fused": "qkv|qkv_proj|Wqkv|query_key_value|c_attn|in_proj|W_pack",
+        "gate": "g_proj|gate_proj|gate",
+    }.items()
+}
+"""Names that projections of attention have, by what they make."""
+_HEADS = ("num_heads", "num_attention_heads", "n_heads", "n_head", "heads")
+_HEAD_WIDTHS = ("head_dim", "attention_head_size", "head_size", "d_kv", "kv_channels")
+_SCALES = ("scaling", "scale", "softmax_scale", "scale_qk", "norm_factor", "inv_norm_factor")
+_CAPS = ("softcap", "attn_logit_softcapping", "attn_logit_softcap")
+_MULTIPLIERS = ("query_pre_attn_scalar", "attention_multiplier")
+_FIXED_ROTARY = ("default", "linear", "llama3", "yarn", "proportional")
+
+
+@dataclass(frozen=True)
+class AttentionParts:
+    """What is known of one attention sublayer before anything is tried."""
+
+    observed: Observed
+    projections: Sequence[PathCall]
+    """In the order of their calls; the last is the output."""
+    head_norms: Sequence[nn.Module]
+    body: nn.Module
+    config: Any
+    roles: Mapping[str, re.Pattern[str]]
+
+    @property
+    def output(self) -> PathCall:
+        return self.projections[-1]
+
+    @property
+    def owners(self) -> list[nn.Module]:
+        """The modules around the projections, the innermost first, without the block itself."""
+        names = self.projections[0].path.split(".")[:-1]
+        paths = [".".join(names[:depth]) for depth in range(len(names), 0, -1)]
+        return [self.observed.block.get_submodule(path) for path in paths]
+
+    def stated(self, *names: str) -> Any:
+        """What the attention module or the configuration calls by one of these names."""
+        for source in [*self.owners, self.config]:
+            for name in names:
+                value = getattr(source, name, None)
+                if value is not None:
+                    return value
+        return None
+
+    @property
+    def head_width(self) -> int:
+        width = self.stated(*_HEAD_WIDTHS)
+        return int(width) if width else self.output.x.shape[-1] // int(self.stated(*_HEADS))
+
+    @property
+    def heads(self) -> int:
+        return int(self.output.x.shape[-1]) // self.head_width
+
+
+class ReadAttention(NamedTuple):
+    """Attention in our parts, its mask, and its score in words (empty for plain products)."""
+
+    attention: Attention
+    mask: Mask
+    words: str
+
+
+def read_attention(parts: AttentionParts, habits: Habits) -> ReadAttention:
+    """Settle how attention works on its recorded input and output."""
+    observed, x = parts.observed, parts.projections[0].x
+    if parts.stated(*_HEAD_WIDTHS, *_HEADS) is None:
+        raise observed.refusal("attention", "neither it nor the configuration states its heads")
+    layouts, scores = list(_layouts(parts)), list(_scores(parts))
+    readings = [
+        Reading(
+            f"{layout.label}, {score.label or 'dot product'}, scale {scale:.6g}",
+            partial(_build, parts, layout, score, scale, mask),
+        )
+        # The mask is no part of the label: layers alternate, and a probe may not tell them apart.
+        for mask in _masks(parts)
+        for scale in _scales(parts)
+        for layout in layouts
+        for score in scores
+    ]
+    return habits.settle(
+        "attention",
+        readings,
+        lambda read: read.attention(x, observed.visibility(read.mask)),
+        parts.output.output,
+        observed,
+    )
+
+
+class Heads(NamedTuple):
+    """Queries, keys and values, how many heads they have, and the gate of their outputs."""
+
+    query: Projection
+    key: Projection
+    value: Projection
+    heads: int
+    kv_heads: int
+    gate: Projection | None = None
+
+
+def _build(
+    parts: AttentionParts,
+    layout: Reading[Heads],
+    score: Reading[Scores],
+    scale: float,
+    mask: Mask,
+) -> ReadAttention:
+    attention = Attention(
+        **layout.build()._asdict(),
+        output=plain(parts.output.module),
+        scores=score.build(),
+        scale=scale,
+    )
+    return ReadAttention(attention, mask, score.label)
+
+
+def _layouts(parts: AttentionParts) -> Iterator[Reading[Heads]]:
+    """How queries, keys and values are stored."""
+    calls: dict[str, PathCall] = {}
+    for call in parts.projections[:-1]:
+        role = next((role for role, name in parts.roles.items() if name.search(call.path)), None)
+        if role is None or role in calls:
+            raise parts.observed.refusal("attention", f"the role of {call.path} is unknown")
+        calls[role] = call
+    heads, width = parts.heads, parts.head_width
+    gate = plain(calls["gate"].module) if "gate" in calls else None
+    if {"query", "key", "value"} <= calls.keys():
+        query, key, value = (plain(calls[role].module) for role in ("query", "key", "value"))
+        groups = calls["key"].output.shape[-1] // width
+        if calls["query"].output.shape[-1] == 2 * heads * width and gate is None:
+            halves = [View(calls["query"].module, Slots(heads, 2, k, k + 1)) for k in (0, 1)]
+            made = Heads(halves[0], key, value, heads, groups, halves[1])
+            yield Reading("queries beside gates", partial(_same, made))
+        made = Heads(query, key, value, heads, groups, gate)
+        yield Reading("separate heads", partial(_same, made))
+    elif "fused" in calls:
+        module = calls["fused"].module
+        groups = (calls["fused"].output.shape[-1] // width - heads) // 2
+        for label, slots in _fused_layouts(heads, groups).items():
+            turned = not isinstance(module, nn.Linear)
+            views = [View(module, slot.turned(turned)) for slot in slots]
+            made = Heads(views[0], views[1], views[2], heads, groups, gate)
+            yield Reading(label, partial(_same, made))
+    else:
+        missing = next(role for role in ("query", "key", "value") if role not in calls)
+        raise parts.observed.refusal("attention", f"no projection makes its {missing}")
+
+
+def _same(heads: Heads) -> Heads:
+    return heads
+
+
+def _fused_layouts(heads: int, groups: int) -> dict[str, list[Slots]]:
+    """Ways to keep queries, keys and values in one matrix: one after another, or by group."""
+    if groups < 1 or heads % groups:
+        return {}
+    each = heads // groups + 2
+    stretches = pairwise((0, heads, heads + groups, heads + 2 * groups))
+    inside = pairwise((0, each - 2, each - 1, each))
+    return {
+        "one after another": [Slots(1, heads + 2 * groups, *stretch) for stretch in stretches],
+        "group by group": [Slots(groups, each, *stretch) for stretch in inside],
+    }
+
+
+def _scales(parts: AttentionParts) -> list[float]:
+    """Scales of the logits that the module, the configuration or custom suggests."""
+    usual = 1 / math.sqrt(parts.head_width)
+    numbers = [parts.stated(name) for name in _SCALES]
+    stored = [float(value) for value in numbers if isinstance(value, int | float | Tensor)]
+    stored = [value for value in stored if value > 0]
+    scales = [usual, *stored, 1.0, *(1 / value for value in stored)]
+    multipliers = [getattr(parts.config, name, None) for name in _MULTIPLIERS]
+    for value in filter(None, multipliers):
+        scales += [value**-0.5, float(value)]
+    scales += [value * usual for value in stored]
+    distinct: list[float] = []
+    for value in scales:
+        if not any(math.isclose(value, other, rel_tol=1e-6) for other in distinct):
+            distinct.append(value)
+    return distinct
+
+
+def _masks(parts: AttentionParts) -> list[Mask]:
+    """Masks this layer may have, the one it is said to have first."""
+    config, layer = parts.config, parts.observed.layer
+    types = getattr(config, "layer_types", None)
+    kind = types[layer - 1] if types and layer <= len(types) else None
+    reach = next((r for o in parts.owners if (r := getattr(o, "sliding_window", None))), None)
+    if reach is None and kind != "full_attention":
+        reach = getattr(config, "sliding_window", None) or getattr(config, "local_attention", None)
+    causal = next(
+        (c for o in parts.owners if (c := getattr(o, "is_causal", None)) is not None), None
+    )
+    if causal is None:
+        causal = getattr(config, "is_decoder", False)
+    masks: list[Mask] = [Causal(), Full()] if causal else [Full(), Causal()]
+    if not isinstance(reach, int) or reach < 1:
+        return masks
+    windows: list[Mask] = [Window(reach // 2, reach // 2), Window(reach - 1, reach - 1)]
+    windows.insert(0 if causal else 2, Window(reach - 1, 0))
+    return masks + windows if kind == "full_attention" else windows + masks
+
+
+def _scores(parts: AttentionParts) -> Iterator[Reading[Scores]]:
+    """How positions, norms of heads, caps and sinks may enter."""
+    norms = parts.head_norms
+    if len(norms) not in (0, 2):
+        raise parts.observed.refusal("attention", f"it has {len(norms)} norms inside")
+    cap = parts.stated(*_CAPS)
+    sinks = next(
+        (s for o in parts.owners if isinstance(s := getattr(o, "sinks", None), nn.Parameter)), None
+    )
+    for position in _positions(parts):
+        for last in (False, True) if norms else (False,):
+            words = [position.label] if position.label else []
+            words += [f"heads normalised{' last' * last}"] if norms else []
+            words += [f"logits capped at {cap:g}"] if cap else []
+            words += ["learned sinks"] if sinks is not None else []
+            yield Reading(", ".join(words), partial(_score, position, norms, last, cap, sinks))
+
+
+def _score(
+    position: Reading[Scores],
+    norms: Sequence[nn.Module],
+    last: bool,
+    cap: float | None,
+    sinks: nn.Parameter | None,
+) -> Scores:
+    scores = position.build()
+    if norms:
+        scores = network.NormedHeads(norms[0], norms[1], scores, last=last)
+    if cap:
+        scores = network.CappedScores(float(cap), scores)
+    return scores if sinks is None else network.LearnedSinks(sinks, scores)
+
+
+def _positions(parts: AttentionParts) -> Iterator[Reading[Scores]]:
+    """The ways in which scores may depend on positions, the likeliest first."""
+    rotary = [
+        Reading[Scores](
+            f"rotary{', interleaved' * interleaved}",
+            partial(network.RotaryScores, values, scaling=scaling, interleaved=interleaved),
+        )
+        for values, scaling in _frequencies(parts)
+        for interleaved in (False, True)
+    ]
+    yield from rotary
+    yield Reading("", Scores)
+    heads = parts.heads
+    yield Reading("ALiBi", partial(network.ALiBi().build, heads, parts.head_width))
+    farthest = getattr(parts.config, "relative_attention_max_distance", 128)
+    for module in parts.body.modules():
+        if isinstance(module, nn.Embedding) and module.embedding_dim == heads:
+            for two_sided in (True, False):
+                make = partial(
+                    network.BucketedBiasScores, module, farthest=farthest, two_sided=two_sided
+                )
+                yield Reading("bias of distances", make)
+
+
+def _frequencies(parts: AttentionParts) -> Iterator[tuple[Tensor, float]]:
+    """Rotary frequencies that the model stores, or that its configuration implies."""
+    seen: list[Tensor] = []
+    for module in parts.body.modules():
+        for name, buffer in module.named_buffers(recurse=False):
+            if not name.endswith("inv_freq") or name.startswith("original") or buffer.ndim != 1:
+                continue
+            if not any(torch.equal(buffer, other) for other in seen):
+                seen.append(buffer)
+                _refuse_changing_rotary(module, name)
+                scaling = getattr(module, name.replace("inv_freq", "attention_scaling"), 1.0)
+                yield buffer, float(scaling)
+    if seen:
+        return
+    rotated = getattr(parts.config, "rotary_dim", None)
+    kind = str(getattr(parts.config, "position_embedding_type", ""))
+    if rotated or "rotary" in kind or getattr(parts.config, "model_type", "") == "roformer":
+        width = int(rotated or parts.head_width)
+        yield 10000.0 ** (-torch.arange(0, width, 2).float() / width), 1.0
+
+
+def _refuse_changing_rotary(module: Any, name: str) -> None:
+    """Refuse rotary embeddings whose frequencies change with the sequence length."""
+    kind = getattr(module, "rope_type", "default")
+    if isinstance(kind, dict):  # one for each type of layer
+        kind = kind.get(name.replace("_inv_freq", ""), "default")
+    if kind not in _FIXED_ROTARY:
+        raise UnsupportedModelError(
+            f"rotary embeddings of type {kind!r} change with the sequence length and are not "
+            f"converted ({', '.join(_FIXED_ROTARY)} are); rankscope.trace works on the model "
+            "without conversion."
+        )
