@@ -45,7 +45,7 @@ def bert_by_hand(*, attention_skip: bool, mlp_skip: bool, mlp: str, norm: bool) 
 
 def states(loaded: Loaded, model: nn.Module) -> tuple[Tensor, list[Tensor]]:
     arguments = loaded.arguments(IDS)
-    x, *outputs = original_states(loaded.family, loaded.family.body(model), arguments)
+    x, *outputs = original_states(loaded.family, loaded.family.body_of(model), arguments)
     return x, outputs
 
 

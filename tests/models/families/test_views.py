@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from rankscope.core.network import View
-from rankscope.models.families._family import ColumnSlice, HeadAxis, Interleaved
+from rankscope.models.families._projections import HeadAxis, Slots
 
 HEADS, HEAD_WIDTH, FEATURES = 2, 3, 4
 INNER = HEADS * HEAD_WIDTH
@@ -26,14 +26,14 @@ class Store(nn.Module):
 def fused_columns(part):
     """GPT-2: ``x @ W`` with queries, keys and values side by side, then split."""
     store = Store(FEATURES, 3 * INNER, bias=3 * INNER)
-    pick = ColumnSlice(part * INNER, (part + 1) * INNER)
+    pick = Slots(1, 3, part, part + 1, transposed=True)
     return store, pick, lambda x: (x @ store.weight + store.bias).split(INNER, -1)[part]
 
 
 def fused_by_head(part):
     """GPT-NeoX: one ``nn.Linear`` whose outputs are (head, query/key/value, head_width)."""
     store = Store(3 * INNER, FEATURES, bias=3 * INNER)
-    pick = Interleaved(heads=HEADS, index=part)
+    pick = Slots(HEADS, 3, part, part + 1)
 
     def theirs(x):
         whole = nn.functional.linear(x, store.weight, store.bias)
@@ -104,14 +104,14 @@ def test_gradients_reach_the_original_where_the_view_looks(make, part):
 
 def test_views_have_no_parameters_of_their_own():
     store, pick, _ = fused_columns(0)
-    views = nn.ModuleList([View(store, pick), View(store, ColumnSlice(INNER, 2 * INNER))])
+    views = nn.ModuleList([View(store, pick), View(store, Slots(1, 3, 1, 2, transposed=True))])
     assert {id(p) for p in views.parameters()} == {id(p) for p in store.parameters()}
     assert views[0].weight.untyped_storage().data_ptr() == store.weight.data_ptr()
 
 
 def test_copies_of_views_still_share_among_themselves():
     store = Store(FEATURES, 2 * INNER, bias=2 * INNER)
-    pair = nn.ModuleList([View(store, ColumnSlice(0, INNER)), View(store, ColumnSlice(INNER))])
+    pair = nn.ModuleList([View(store, Slots(1, 2, k, k + 1, transposed=True)) for k in (0, 1)])
     other = copy.deepcopy(pair)
     assert other[0].source is other[1].source
     assert other[0].source is not store

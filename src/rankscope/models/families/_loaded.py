@@ -223,7 +223,8 @@ class Loaded:
 
     def verify(self) -> Verification:
         """Compare every layer with the original's again; raise if one differs too much."""
-        verification = compare(self.family, self.body, self.network, self.tried_on)
+        tried_on = self.tried_on or probes(self.family, self.body)
+        verification = compare(self.family, self.body, self.network, tried_on)
         verification.check()
         return verification
 
