@@ -224,6 +224,7 @@ def prediction_html(prediction: "Prediction") -> str:
 # --------------------------------------------------------------------------------------- bounds
 
 _OBSTACLES: Final[Mapping[str, str]] = {
+    "part": "it has {}, for which no bound is derived",
     "skip": "a skip carries the tokens past the attention",
     "norm": "a norm ({}) divides each token by its size",
     "parallel": "an MLP in parallel to the attention carries the tokens past it",

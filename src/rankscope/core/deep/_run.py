@@ -55,6 +55,7 @@ from rankscope.core.network import (
     Network,
     PiecewiseLinear,
     SelfGated,
+    Squared,
     Step,
     Visibility,
     activation,
@@ -211,10 +212,11 @@ class MixedHeads(NamedTuple):
 @checked
 def attend(attention: Attention, state: SplitState, visibility: Visibility) -> SplitState:
     """Apply one attention sublayer to a state."""
-    if attention.gate is not None:
+    if attention.gate is not None or attention.latent:
+        part = "latent projections" if attention.gate is None else "gates on its output"
         raise UnsupportedModelError(
-            "scaled arithmetic does not support gates on the output of attention; use "
-            "rankscope.trace or rankscope.path_lengths."
+            f"scaled arithmetic does not support attention with {part}; use rankscope.trace or "
+            "rankscope.path_lengths."
         )
     output = attention.output.weight
     size = log_typical_output(output)
@@ -290,12 +292,15 @@ def apply_mlp(mlp: MLP | BareMLP, state: SplitState) -> SplitState:
 @checked
 def apply_activation(name: str, state: SplitState) -> SplitState:
     """Apply an activation to every entry of a state."""
+    form = activation(name).scaled
+    if isinstance(form, Squared):
+        root = apply_activation(form.of, state)
+        return multiply(root, root)
     unit = state.unit()
     beyond = unit - unit.clamp(-_RANGE, _RANGE)
     a = in_units(state.common, beyond)
     s = state.log_scale - beyond
     h = state.mantissa
-    form = activation(name).scaled
     if form is None:
         raise UnsupportedModelError(
             f"scaled arithmetic does not support the activation {name!r}; use rankscope.trace."

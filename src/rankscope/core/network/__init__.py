@@ -10,6 +10,7 @@ from rankscope.core.network._activations import ACTIVATIONS as ACTIVATIONS
 from rankscope.core.network._activations import Activation
 from rankscope.core.network._activations import PiecewiseLinear as PiecewiseLinear
 from rankscope.core.network._activations import SelfGated as SelfGated
+from rankscope.core.network._activations import Squared as Squared
 from rankscope.core.network._activations import activation as activation
 from rankscope.core.network._block import Block, Branch, Step
 from rankscope.core.network._content_scores import (
@@ -36,6 +37,8 @@ from rankscope.core.network._norms import share_gain as share_gain
 from rankscope.core.network._parts import MLP, Attention
 from rankscope.core.network._parts import BareMLP as BareMLP
 from rankscope.core.network._parts import Joined as Joined
+from rankscope.core.network._parts import Latent as Latent
+from rankscope.core.network._parts import PartlyShared as PartlyShared
 from rankscope.core.network._parts import Projection as Projection
 from rankscope.core.network._parts import Stack as Stack
 from rankscope.core.network._parts import View as View
@@ -44,9 +47,11 @@ from rankscope.core.network._position_scores import ALiBi, RelativeBias, Rotary,
 from rankscope.core.network._position_scores import ALiBiScores as ALiBiScores
 from rankscope.core.network._position_scores import BucketedBiasScores as BucketedBiasScores
 from rankscope.core.network._position_scores import RotaryScores as RotaryScores
+from rankscope.core.network._position_scores import RotaryTable as RotaryTable
 from rankscope.core.network._score_table import SCORES as SCORES
 from rankscope.core.network._score_table import CappedScores as CappedScores
 from rankscope.core.network._score_table import Described
+from rankscope.core.network._score_table import DisentangledScores as DisentangledScores
 from rankscope.core.network._score_table import LearnedSinks as LearnedSinks
 from rankscope.core.network._score_table import Lent as Lent
 from rankscope.core.network._score_table import NormedHeads as NormedHeads

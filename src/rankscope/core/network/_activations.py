@@ -64,6 +64,13 @@ class PiecewiseLinear:
         return self.left * z + (self.right - self.left) * relu(z)
 
 
+@dataclass(frozen=True)
+class Squared:
+    """The square of another activation."""
+
+    of: str
+
+
 @checked
 @dataclass(frozen=True)
 class Activation:
@@ -78,7 +85,7 @@ class Activation:
     derivative: Callable[[float], float]
     limit_at_zero: float | None = None
     slopes: tuple[float, float] | None = None
-    scaled: SelfGated | PiecewiseLinear | None = None
+    scaled: SelfGated | PiecewiseLinear | Squared | None = None
 
     def __call__(self, z: Tensor) -> Tensor:
         return self.function(z)
@@ -235,7 +242,9 @@ ACTIVATIONS: dict[str, Activation] = {
         ),
     ),
     "relu": Activation(relu, _relu_slope, 0.0, (0.0, 1.0), PiecewiseLinear(0.0, 1.0)),
-    "relu2": Activation(lambda z: relu(z).square(), lambda z: 2 * max(z, 0.0), 0.0),
+    "relu2": Activation(
+        lambda z: relu(z).square(), lambda z: 2 * max(z, 0.0), 0.0, scaled=Squared("relu")
+    ),
     "silu": _silu(1.0, silu),
     "quick_gelu": _silu(1.702, lambda z: z * torch.sigmoid(1.702 * z)),
 }

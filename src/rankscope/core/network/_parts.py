@@ -113,7 +113,53 @@ class Joined(nn.Module):
         return linear(x, self.weight, self.bias)
 
 
-Projection = nn.Linear | View | Stack | Joined
+class Latent(nn.Module):
+    """A projection to a few features, a norm there, and a projection from them (DeepSeek).
+
+    ``weight`` is the matrix without the norm; with its scale frozen at an input it is linear.
+    """
+
+    bias: None = None
+
+    def __init__(self, down: "nn.Linear | View", norm: nn.Module, up: "nn.Linear | View") -> None:
+        super().__init__()
+        self.down, self.norm, self.up = down, norm, up
+
+    @property
+    def weight(self) -> Tensor:
+        """The product of both matrices and the norm's gain."""
+        gain = getattr(self.norm, "weight", None)
+        down = self.down.weight if gain is None else gain.unsqueeze(-1) * self.down.weight
+        return self.up.weight @ down
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.up(self.norm(self.down(x)))
+        return out
+
+
+class PartlyShared(nn.Module):
+    """The features of each head, followed by some that all heads share (DeepSeek's keys)."""
+
+    bias: None = None
+
+    def __init__(self, heads: int, own: Latent, shared: "nn.Linear | View") -> None:
+        super().__init__()
+        self.heads, self.own, self.shared = heads, own, shared
+
+    @property
+    def weight(self) -> Tensor:
+        """The matrix without the norm inside."""
+        own = self.own.weight.unflatten(0, (self.heads, -1))
+        shared = self.shared.weight.expand(self.heads, -1, -1)
+        return torch.cat((own, shared), 1).flatten(0, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        own: Tensor = self.own(x).unflatten(-1, (self.heads, -1))
+        shared: Tensor = self.shared(x).unsqueeze(-2).expand(*own.shape[:-1], -1)
+        return torch.cat((own, shared), -1).flatten(-2)
+
+
+Projection = nn.Linear | View | Stack | Joined | Latent | PartlyShared
 
 
 def make_linear(weight: Float[Tensor, "output input"], bias: Tensor | None = None) -> nn.Linear:
@@ -181,6 +227,13 @@ class Attention(nn.Module):
         gates = self.gates(x)
         out: Hidden = self.output(joined if gates is None else joined * gates)
         return out
+
+    @property
+    def latent(self) -> bool:
+        """Whether a norm stands inside queries, keys or values."""
+        return any(
+            isinstance(part, Latent | PartlyShared) for part in (self.query, self.key, self.value)
+        )
 
     def gates(self, x: Hidden) -> Float[Tensor, "batch token inner"] | None:
         """The factor of each entry of the heads' outputs; None without a gate."""

@@ -7,6 +7,7 @@ collapse of plain attention into an exponential one (docs/theory.md, section 5).
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from jaxtyping import Float, Int
@@ -16,7 +17,7 @@ from rankscope.arguments import Count, checked
 from rankscope.core.checks import number, whole
 from rankscope.core.network._scores import Heads, Positions, ScoreEntry, Scores
 from rankscope.core.network._visibility import Bias
-from rankscope.errors import KindError, SpecError
+from rankscope.errors import InputError, KindError, SpecError
 from rankscope.streams import stream
 
 
@@ -76,24 +77,52 @@ class RotaryScores(Scores):
         self.scaling, self.interleaved, self.start = scaling, interleaved, start
 
     def prepare(self, query: Heads, key: Heads, positions: Positions) -> tuple[Heads, Heads]:
-        frequencies = self.frequencies.to(query.device)
-        angles = positions[:, None, :, None].float() * frequencies
+        angles = positions[:, None, :, None].float() * self.frequencies.to(query.device)
         cos = (angles.cos() * self.scaling).to(query.dtype)
         sin = (angles.sin() * self.scaling).to(query.dtype)
-        return self._turn(query, cos, sin), self._turn(key, cos, sin)
+        turn = partial(_turn, cos=cos, sin=sin, interleaved=self.interleaved, start=self.start)
+        return turn(query), turn(key)
 
-    def _turn(self, x: Heads, cos: Tensor, sin: Tensor) -> Heads:
-        stop = self.start + 2 * cos.shape[-1]
-        before, turning, after = x[..., : self.start], x[..., self.start : stop], x[..., stop:]
-        if self.interleaved:
-            first, second = turning[..., ::2], turning[..., 1::2]
-        else:
-            first, second = turning.chunk(2, dim=-1)
-        pair = first * cos - second * sin, second * cos + first * sin
-        turned = torch.stack(pair, -1).flatten(-2) if self.interleaved else torch.cat(pair, -1)
-        if not self.start and not after.shape[-1]:
-            return turned
-        return torch.cat((before, turned, after), dim=-1)
+
+class RotaryTable(Scores):
+    """Rotations given for each position, as those of a grid of image patches (DINOv3).
+
+    ``cos`` and ``sin`` are for the last positions; those before them, such as a class token and
+    registers, are not rotated.
+    """
+
+    def __init__(self, cos: Float[Tensor, "token pair"], sin: Float[Tensor, "token pair"]) -> None:
+        super().__init__()
+        self.cos, self.sin = cos.detach().clone(), sin.detach().clone()
+
+    def prepare(self, query: Heads, key: Heads, positions: Positions) -> tuple[Heads, Heads]:
+        before = query.shape[-2] - len(self.cos)
+        if before < 0:
+            raise InputError(
+                f"the rotations are for {len(self.cos)} tokens, got {query.shape[-2]}; images have "
+                "one size here."
+            )
+        cos, sin = self.cos.to(query), self.sin.to(query)
+        still = torch.ones_like(cos[:1]).expand(before, -1)
+        cos, sin = torch.cat((still, cos)), torch.cat((0 * still, sin))
+        index = positions.clamp(min=0)
+        turn = partial(_turn, cos=cos[index].unsqueeze(1), sin=sin[index].unsqueeze(1))
+        return turn(query), turn(key)
+
+
+def _turn(
+    x: Heads, *, cos: Tensor, sin: Tensor, interleaved: bool = False, start: int = 0
+) -> Heads:
+    """Rotate pairs of coordinates, from ``start`` on."""
+    stop = start + 2 * cos.shape[-1]
+    before, turning, after = x[..., :start], x[..., start:stop], x[..., stop:]
+    if interleaved:
+        first, second = turning[..., ::2], turning[..., 1::2]
+    else:
+        first, second = turning.chunk(2, dim=-1)
+    pair = first * cos - second * sin, second * cos + first * sin
+    turned = torch.stack(pair, -1).flatten(-2) if interleaved else torch.cat(pair, -1)
+    return torch.cat((before, turned, after), dim=-1) if turned.shape != x.shape else turned
 
 
 @checked
@@ -265,6 +294,7 @@ class SinkScores(Scores):
 
 POSITION_SCORES = (
     ScoreEntry("rotary", RotaryScores, "rotary", Rotary(), rule="turn"),
+    ScoreEntry("rotations of a grid", RotaryTable, rule="turn"),
     ScoreEntry("relative bias", BucketedBiasScores, "relative", RelativeBias(), rule="bias"),
     ScoreEntry("ALiBi", ALiBiScores, "alibi", ALiBi(), rule="bias"),
     ScoreEntry("sink", SinkScores, "sink", Sink(), rule="bias"),

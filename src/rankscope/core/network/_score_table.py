@@ -1,6 +1,8 @@
 """Scores of loaded models, and the table of all scores."""
 
 import copy
+import math
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -171,6 +173,56 @@ class SinusoidKeys(Scores):
         return torch.cat((angles.sin(), angles.cos()), dim=-1)
 
 
+class DisentangledScores(Scores):
+    """DeBERTa: queries also score the distance's key, keys the distance's query.
+
+    Logits are ``scale · (qᵢ·kⱼ + qᵢ·K r(i−j) + kⱼ·Q r(i−j))`` with an embedding r of the distance:
+    exact up to half of ``buckets``, logarithmic up to ``farthest``. ``embeddings`` gives all of
+    them, ``2·span`` rows; a projection that is None leaves its term out.
+    """
+
+    def __init__(
+        self,
+        embeddings: Callable[[], Float[Tensor, "distance feature"]],
+        *,
+        key: Projection | None,
+        query: Projection | None,
+        scale: float,
+        span: int,
+        buckets: int,
+        farthest: int,
+    ) -> None:
+        super().__init__()
+        self.embeddings, self.key, self.query = embeddings, key, query
+        self.scale, self.span = scale, span
+        self.buckets, self.farthest = buckets, farthest
+
+    def bias(self, query: Heads, key: Heads, positions: Positions) -> Bias:
+        table = self.embeddings()[: 2 * self.span].to(query.device)
+        ahead = positions[:, :, None] - positions[:, None, :]
+        index = (self._bucket(ahead) + self.span).clamp(0, 2 * self.span - 1)[:, None]
+        index = index.expand(len(query), query.shape[1], -1, -1)
+        total = query.new_zeros(())
+        if self.key is not None:
+            rows = self.key(table).unflatten(-1, (query.shape[1], -1)).transpose(0, 1)
+            total = total + (query @ rows.mT).gather(-1, index)
+        if self.query is not None:
+            rows = self.query(table).unflatten(-1, (query.shape[1], -1)).transpose(0, 1)
+            total = total + (key @ rows.mT).gather(-1, index.mT).mT
+        return total * self.scale
+
+    def _bucket(self, ahead: Int[Tensor, "rows query key"]) -> Int[Tensor, "rows query key"]:
+        """Distances, those beyond half of the buckets on a logarithmic scale."""
+        middle = self.buckets // 2
+        if self.buckets <= 0:
+            return ahead
+        near = ahead.abs() < middle
+        size = torch.where(near, middle - 1, ahead.abs()).float()
+        top = math.log((self.farthest - 1) / middle)
+        far = torch.ceil(torch.log(size / middle) / top * (middle - 1)) + middle
+        return torch.where(near, ahead, (far * ahead.sign()).long())
+
+
 SCORES: dict[type[Scores], ScoreEntry] = {
     entry.module: entry
     for entry in (
@@ -181,6 +233,7 @@ SCORES: dict[type[Scores], ScoreEntry] = {
         ScoreEntry("capped logits", CappedScores),
         ScoreEntry("learned sinks", LearnedSinks),
         ScoreEntry("sinusoids of distances", SinusoidKeys),
+        ScoreEntry("disentangled positions", DisentangledScores),
     )
 }
 

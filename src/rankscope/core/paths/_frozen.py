@@ -22,6 +22,7 @@ from rankscope.core.network import (
     MLP,
     Attention,
     Branch,
+    Latent,
     Network,
     Projection,
     Step,
@@ -83,7 +84,8 @@ class _EndsInMatrix(ABC):
 class FrozenAttention(_EndsInMatrix):
     """``Σ_h P_h X W_h`` with the attention matrices frozen; removed heads have none.
 
-    ``gates`` are the frozen factors of the heads' outputs, where attention has a gate.
+    ``gates`` are the frozen factors of the heads' outputs, where attention has a gate;
+    ``latent_norm`` is the frozen norm inside values, where there is one.
     """
 
     def __init__(
@@ -91,9 +93,21 @@ class FrozenAttention(_EndsInMatrix):
         attention: Attention,
         pattern: Float[Tensor, "batch head query key"],
         gates: Float[Tensor, "batch token inner"] | None = None,
+        latent_norm: FrozenNorm | None = None,
     ) -> None:
         self.attention, self.pattern, self.last = attention, pattern, attention.output
-        self.gates = gates
+        self.gates, self.latent_norm = gates, latent_norm
+
+    def values(self, streams: Streams, *, biased: bool = False) -> Streams:
+        """The values of all heads side by side."""
+        value = self.attention.value
+        if not isinstance(value, Latent):
+            return linear(streams, value.weight, value.bias if biased else None)
+        assert self.latent_norm is not None
+        down, up = value.down, value.up
+        latent = linear(streams, down.weight, down.bias if biased else None)
+        latent = self.latent_norm(latent, biased=biased)
+        return linear(latent, up.weight, up.bias if biased else None)
 
     def until_last(self, streams: Streams, *, biased: bool = False) -> Begun:
         """Apply ``P_h`` to the values of all streams at once; heads are concatenated.
@@ -102,8 +116,7 @@ class FrozenAttention(_EndsInMatrix):
         grouped heads into the query axis, so values are never repeated. Value biases pass through
         attention like values.
         """
-        value, groups = self.attention.value, self.attention.kv_heads
-        values = linear(streams, value.weight, value.bias if biased else None)
+        groups, values = self.attention.kv_heads, self.values(streams, biased=biased)
         split = values.unflatten(-1, (groups, -1)).permute(1, 3, 2, 0, 4)  # b g t stream w
         laid = split.flatten(3)
         pattern = self.pattern.unflatten(1, (groups, -1)).flatten(2, 3)  # b g (head query) key
@@ -309,7 +322,9 @@ def _freeze_branch(branch: Branch, x: Hidden, seen: Visibility) -> tuple[FrozenB
         if branch.part.removed:
             silent = torch.tensor(sorted(branch.part.removed), device=y.device)
             pattern = pattern.index_fill(1, silent, 0.0)
-        part = FrozenAttention(branch.part, pattern, branch.part.gates(y))
+        value = branch.part.value
+        latent = _freeze_norm(value.norm, value.down(y)) if isinstance(value, Latent) else None
+        part = FrozenAttention(branch.part, pattern, branch.part.gates(y), latent)
         out = part(y.unsqueeze(0), biased=True).squeeze(0)
     elif isinstance(branch.part, MLP):
         part, out = _freeze_mlp(branch.part, y)

@@ -12,7 +12,7 @@ from torch import Tensor
 from rankscope.arguments import checked
 from rankscope.core.checks import whole
 from rankscope.core.metrics import dispersion
-from rankscope.core.network import Network
+from rankscope.core.network import Latent, Network
 from rankscope.core.paths import _frozen
 from rankscope.core.paths._frozen import FrozenAttention, FrozenBranch, FrozenStep, Longer, Streams
 from rankscope.core.paths._path import Path
@@ -261,10 +261,20 @@ def _largest_head(part: FrozenAttention) -> float:
     """
     module = part.attention
     mixing = part.pattern.sum(-2).amax((0, -1)).sqrt()
-    value = _spectral(module.value.weight.unflatten(0, (module.kv_heads, -1)))
+    value = _value_gains(part)
     value = value.repeat_interleave(module.heads // module.kv_heads)
     output = _spectral(module.output.weight.unflatten(1, (module.heads, -1)).transpose(0, 1))
     return float((mixing * value * output).max())
+
+
+def _value_gains(part: FrozenAttention) -> Float[Tensor, "head"]:
+    """``‖W_V,h‖₂`` at most: for values with a norm inside, the product of their parts' norms."""
+    value, groups = part.attention.value, part.attention.kv_heads
+    if not isinstance(value, Latent):
+        return _spectral(value.weight.unflatten(0, (groups, -1)))
+    assert part.latent_norm is not None
+    inner = _spectral(value.down.weight) * _norm_gain(part.latent_norm)
+    return _spectral(value.up.weight.unflatten(0, (groups, -1))) * inner
 
 
 def _norm_gain(norm: _frozen.FrozenNorm) -> float:

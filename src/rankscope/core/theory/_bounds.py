@@ -40,8 +40,9 @@ class Obstacle:
     """Why no bound covers a layer: a kind, and the norm, mask, score or activation it is about."""
 
     kind: Literal[
-        "skip", "norm", "parallel", "mask", "centered", "scores", "activation", "range", "gated"
-    ]
+        "skip", "norm", "parallel", "mask", "centered", "scores", "activation", "range", "gated",
+        "part",
+    ]  # fmt: skip
     detail: str = ""
 
     def __str__(self) -> str:
@@ -352,6 +353,12 @@ def _obstacle(network: Network, layer: int, block: Block) -> Obstacle | None:
         return Obstacle("mask", str(mask))
     if block.attention.centered:
         return Obstacle("centered")
+    if block.attention.gate is not None:
+        return Obstacle("part", "gates on the output of attention")
+    if block.attention.latent:
+        return Obstacle("part", "norms inside its projections")
+    if isinstance(block.mlp, MLP) and block.mlp.router is not None:
+        return Obstacle("part", "a mixture of experts")
     score = score_entry(block.attention.scores)
     if not score.bounds:
         return Obstacle("scores", score.words)

@@ -227,11 +227,16 @@ def captured_states(blocks: Sequence[nn.Module], run: Callable[[], object]) -> l
 
 
 class ModuleCall(NamedTuple):
-    """One call of a module during a forward pass: the first real tensor it got and gave."""
+    """One call of a module during a forward pass: the first real tensor it got, those it gave."""
 
     module: nn.Module
     x: Tensor
-    output: Tensor
+    outputs: tuple[Tensor, ...]
+
+    @property
+    def output(self) -> Tensor:
+        """The first output."""
+        return self.outputs[0]
 
 
 @checked
@@ -250,9 +255,9 @@ def captured_calls(modules: Sequence[nn.Module], run: Callable[[], object]) -> l
 
     def after(module: nn.Module, _args: tuple[Any, ...], output: Any) -> None:
         x, given = started[module].pop(), output if isinstance(output, tuple | list) else [output]
-        out = next((value for value in given if _is_state(value)), None)
-        if x is not None and out is not None:
-            calls.append(ModuleCall(module, x, out.clone()))
+        outputs = tuple(value.clone() for value in given if _is_state(value))
+        if x is not None and outputs:
+            calls.append(ModuleCall(module, x, outputs))
 
     with TemporaryChanges() as changes, changes, changes, changes:
         changes.without_gradients()

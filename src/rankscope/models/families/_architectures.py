@@ -5,21 +5,23 @@ in ``FAMILIES``, or offer it from another package as an entry point of ``ranksco
 """
 
 import math
-from collections.abc import Mapping
-from functools import cache
+from collections.abc import Iterator, Mapping
+from functools import cache, partial
 from importlib.metadata import entry_points
 from typing import Any
 
+import torch
 from torch import nn
 
 from rankscope.arguments import checked
 from rankscope.core import network
 from rankscope.core.masks import Full
-from rankscope.core.network import MLP, Attention, Init, View
+from rankscope.core.network import MLP, Attention, Init, Scores, View
 from rankscope.errors import InputError
 from rankscope.models.families._family import Family, Original, config_of
-from rankscope.models.families._observation import Observed
+from rankscope.models.families._observation import Observed, Reading
 from rankscope.models.families._projections import HeadAxis
+from rankscope.models.families._recognised_attention import AttentionParts
 from rankscope.models.families._recognition import ACTIVATION_NAMES, RecognisedBlock, confirmed
 
 
@@ -104,6 +106,36 @@ def _xlnet_block(observed: Observed, body: Original, config: Any) -> RecognisedB
     return confirmed(made, observed)
 
 
+def _deberta_scores(parts: AttentionParts) -> Iterator[Reading[Scores]]:
+    """DeBERTa v2 and v3: queries and keys also score an embedding of their distance."""
+    encoder: Original = parts.body.encoder
+    inner: Original = parts.owners[0]
+    if not inner.relative_attention:
+        yield Reading("", Scores)
+        return
+    terms = list(inner.pos_att_type)
+    # The original rounds this root to float32.
+    scale = 1 / float(torch.tensor(parts.head_width * (1.0 + len(terms))).sqrt())
+    by_term = {"c2p": ("pos_key_proj", inner.key_proj), "p2c": ("pos_query_proj", inner.query_proj)}
+    key, query = (
+        (shared if inner.share_att_key else getattr(inner, own)) if term in terms else None
+        for term, (own, shared) in by_term.items()
+    )
+    yield Reading(
+        "disentangled positions",
+        partial(
+            network.DisentangledScores,
+            encoder.get_rel_embedding,
+            key=key,
+            query=query,
+            scale=scale,
+            span=inner.pos_ebd_size,
+            buckets=inner.position_buckets,
+            farthest=inner.max_relative_positions,
+        ),
+    )
+
+
 FAMILIES: tuple[Family, ...] = (
     Family("BERT", ("bert", "electra"), initialised=_bert, expects={"add_cross_attention": False}),
     Family("RoBERTa", ("roberta", "xlm-roberta", "camembert"), initialised=_bert),
@@ -116,6 +148,7 @@ FAMILIES: tuple[Family, ...] = (
         initialised=_xlnet,
         expects={"attn_type": "bi", "bi_data": False},
     ),
+    Family("DeBERTa", ("deberta-v2",), scores=_deberta_scores, initialised=_bert),
     Family("DistilBERT", ("distilbert",)),
     Family("GPT-2", ("gpt2",), initialised=_gpt2, expects={"add_cross_attention": False}),
     Family("Llama", ("llama", "mistral", "qwen2", "qwen3")),

@@ -23,6 +23,7 @@ from rankscope.core.tracing import evaluating, find_blocks
 from rankscope.errors import BlocksNotFoundError, UnsupportedModelError
 from rankscope.models.families._observation import Habits, Observed, observe
 from rankscope.models.families._precision import full_precision
+from rankscope.models.families._recognised_attention import DescribedScores
 from rankscope.models.families._recognition import RecognisedBlock, recognise
 
 Original = Any
@@ -44,11 +45,12 @@ class Family:
     of the module that turns inputs into hidden states (by default the base model, of an
     encoder-decoder its encoder), ``layers`` that of its blocks (by default found). ``roles`` name
     projections that have unusual names: ``query``, ``key``, ``value`` or ``fused``, and ``gate``,
-    each by the end of its path in a block. ``expects`` are values of the configuration without
-    which the model is refused. ``initialised`` gives the fields of the spec that say how the
-    library draws weights. ``recognise`` takes a block apart by hand, for one that is made of no
-    known parts. ``token_axis`` is that of the original's hidden states. ``example`` makes a small
-    model for ``check``.
+    each by the end of its path in a block. ``scores`` gives the ways in which its scores may be
+    computed, where they are none of the usual ones. ``expects`` are values of the configuration
+    without which the model is refused. ``initialised`` gives the fields of the spec that say how
+    the library draws weights. ``recognise`` takes a block apart by hand, for one that is made of
+    no known parts. ``token_axis`` is that of the original's hidden states. ``example`` makes a
+    small model for ``check``.
     """
 
     name: str
@@ -56,6 +58,7 @@ class Family:
     body: str = ""
     layers: str | Callable[[Original], Sequence[nn.Module]] = ""
     roles: Mapping[str, str] = field(default_factory=dict)
+    scores: DescribedScores | None = None
     expects: Mapping[str, Any] = field(default_factory=dict)
     initialised: Callable[[Any], Mapping[str, Any]] | None = None
     recognise: Callable[[Observed, Original, Any], RecognisedBlock] | None = None
@@ -67,6 +70,8 @@ class Family:
         if self.body:
             return attrgetter(self.body)(model)
         base: Original = getattr(model, "base_model", model)
+        if not self.takes(base, getattr(base, "main_input_name", "input_ids")):
+            base = model  # what is called its base is only its stack of blocks
         if getattr(config_of(base), "is_encoder_decoder", False) and hasattr(base, "encoder"):
             return base.encoder
         if hasattr(base, "decoder") and not hasattr(base, "encoder") and not _stacks(base):
@@ -122,10 +127,10 @@ class Family:
         habits = Habits()
         with evaluating(body), torch.no_grad(), full_precision():
             seen = observe(
-                layers, partial(run_original, body, arguments), token_mask, self.batch_first
+                body, layers, partial(run_original, body, arguments), token_mask, self.batch_first
             )
             made = [
-                recognise(block, body, config, habits, self.roles)
+                recognise(block, body, config, habits, roles=self.roles, scores=self.scores)
                 if self.recognise is None
                 else self.recognise(block, body, config)
                 for block in seen

@@ -5,6 +5,7 @@ work from its recorded input; the way that gives the recorded output is the righ
 """
 
 import math
+import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Generic, NamedTuple, TypeVar
@@ -23,6 +24,9 @@ TOLERANCES = {torch.float64: 1e-8, torch.float32: 1e-4, torch.float16: 2e-2, tor
 float64 rotary tables, which are float32 everywhere, differ by a rounding from device to device."""
 _EXACT = {torch.float64: 1e-12, torch.float32: 3e-6, torch.float16: 5e-3, torch.bfloat16: 3e-2}
 """A reading this close is taken at once; otherwise the closest of all."""
+
+
+_ROTARY = re.compile(r"rotary|rope", re.IGNORECASE)
 
 
 class PathCall(NamedTuple):
@@ -44,6 +48,8 @@ class Observed:
     output: Tensor
     calls: Sequence[PathCall]
     token_mask: Tensor | None
+    rotations: Sequence[tuple[Tensor, ...]] = ()
+    """Tables of cosines and sines that modules outside the blocks made on the way."""
 
     def error(self, mine: Tensor, theirs: Tensor) -> float:
         """The relative error on real tokens; infinite for another shape."""
@@ -75,6 +81,7 @@ def relative_error(mine: Tensor, theirs: Tensor, token_mask: Tensor | None = Non
 
 
 def observe(
+    body: nn.Module,
     blocks: Sequence[nn.Module],
     run: Callable[[], object],
     token_mask: Tensor | None,
@@ -87,15 +94,23 @@ def observe(
     owners = {
         module: (block, path) for block in layers for path, module in block.named_modules() if path
     }
+    turning = [
+        module
+        for module in body.modules()
+        if module not in owners and _ROTARY.search(type(module).__name__)
+    ]
     inside: dict[nn.Module, list[PathCall]] = {block: [] for block in layers}
     whole: dict[nn.Module, ModuleCall] = {}
-    for call in captured_calls([*layers, *owners], run):
+    rotations = []
+    for call in captured_calls([*layers, *owners, *turning], run):
         if call.module in layers:
             whole.setdefault(call.module, call)
+        elif call.module not in owners:
+            rotations.append(call.outputs)
         else:
             block, path = owners[call.module]
             if block not in whole:  # only the first run of a shared block
-                inside[block].append(PathCall(path, *call))
+                inside[block].append(PathCall(path, call.module, call.x, call.output))
     observed = []
     for block, layer in layers.items():
         if block not in whole or whole[block].x.ndim != 3:
@@ -103,9 +118,9 @@ def observe(
                 f"layer {layer} ({type(block).__name__}) does not map hidden states (batch, token, "
                 "feature) to others; rankscope.trace works on the model without conversion."
             )
-        x, output = (batch_first(state) for state in whole[block][1:])
+        x, output = (batch_first(t) for t in (whole[block].x, whole[block].output))
         calls = [_by_token(call, x) for call in inside[block]]
-        observed.append(Observed(layer, block, x, output, calls, token_mask))
+        observed.append(Observed(layer, block, x, output, calls, token_mask, rotations))
     return observed
 
 

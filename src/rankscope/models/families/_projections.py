@@ -50,7 +50,7 @@ class HeadAxis:
         return stored
 
 
-def plain(module: nn.Module) -> Projection:
+def plain(module: nn.Module) -> nn.Linear | View:
     """A whole projection as it is stored, through a view if it is transposed."""
     return module if isinstance(module, nn.Linear) else View(module, Slots(transposed=True))
 

@@ -2,7 +2,7 @@
 
 import math
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
@@ -44,10 +44,13 @@ class AttentionParts:
     observed: Observed
     projections: Sequence[PathCall]
     """In the order of their calls; the last is the output."""
-    head_norms: Sequence[nn.Module]
+    inner_norms: Mapping[str, nn.Module]
+    """Norms inside attention, by their path: of heads, or of latent features."""
     body: nn.Module
     config: Any
     roles: Mapping[str, re.Pattern[str]]
+    scores: "DescribedScores | None" = None
+    """Scores that a family describes, in place of the usual ways in which positions enter."""
 
     @property
     def output(self) -> PathCall:
@@ -69,14 +72,30 @@ class AttentionParts:
                     return value
         return None
 
+    def ending(self, *names: str) -> PathCall | None:
+        """The call of the projection whose path ends with one of these names."""
+        ends = (call for call in self.projections if call.path.split(".")[-1] in names)
+        return next(ends, None)
+
+    @property
+    def latent(self) -> bool:
+        """Whether keys and values come from a few features that are normalised (DeepSeek)."""
+        return self.ending("kv_a_proj_with_mqa") is not None
+
     @property
     def head_width(self) -> int:
+        if self.latent:
+            return int(self.stated("v_head_dim"))
         width = self.stated(*_HEAD_WIDTHS)
         return int(width) if width else self.output.x.shape[-1] // int(self.stated(*_HEADS))
 
     @property
     def heads(self) -> int:
         return int(self.output.x.shape[-1]) // self.head_width
+
+
+DescribedScores = Callable[[AttentionParts], Iterable[Reading[Scores]]]
+"""What a family knows about the scores of its attention."""
 
 
 class ReadAttention(NamedTuple):
@@ -92,7 +111,8 @@ def read_attention(parts: AttentionParts, habits: Habits) -> ReadAttention:
     observed, x = parts.observed, parts.projections[0].x
     if parts.stated(*_HEAD_WIDTHS, *_HEADS) is None:
         raise observed.refusal("attention", "neither it nor the configuration states its heads")
-    layouts, scores = list(_layouts(parts)), list(_scores(parts))
+    layouts = list(_layouts(parts))
+    scores = list(_scores(parts) if parts.scores is None else parts.scores(parts))
     readings = [
         Reading(
             f"{layout.label}, {score.label or 'dot product'}, scale {scale:.6g}",
@@ -131,17 +151,21 @@ def _build(
     scale: float,
     mask: Mask,
 ) -> ReadAttention:
+    scores = score.build()
     attention = Attention(
         **layout.build()._asdict(),
         output=plain(parts.output.module),
-        scores=score.build(),
-        scale=scale,
+        scores=scores,
+        scale=getattr(scores, "scale", scale),  # of one that has it in its own terms, too
     )
     return ReadAttention(attention, mask, score.label)
 
 
 def _layouts(parts: AttentionParts) -> Iterator[Reading[Heads]]:
     """How queries, keys and values are stored."""
+    if parts.latent:
+        yield Reading("latent heads", partial(_latent_heads, parts))
+        return
     calls: dict[str, PathCall] = {}
     for call in parts.projections[:-1]:
         role = next((role for role, name in parts.roles.items() if name.search(call.path)), None)
@@ -170,6 +194,32 @@ def _layouts(parts: AttentionParts) -> Iterator[Reading[Heads]]:
     else:
         missing = next(role for role in ("query", "key", "value") if role not in calls)
         raise parts.observed.refusal("attention", f"no projection makes its {missing}")
+
+
+def _latent_heads(parts: AttentionParts) -> Heads:
+    """DeepSeek: keys and values from latent features, and a rotary part that heads share."""
+    down, up = parts.ending("kv_a_proj_with_mqa"), parts.ending("kv_b_proj")
+    assert down is not None
+    norms = {path.split(".")[-1]: norm for path, norm in parts.inner_norms.items()}
+    if up is None or "kv_a_layernorm" not in norms:
+        raise parts.observed.refusal("attention", "its latent features have no known form")
+    heads, plain_width = parts.heads, int(parts.stated("qk_nope_head_dim"))
+    rank, width = int(parts.stated("kv_lora_rank")), plain_width + parts.head_width
+    ends = (0, rank, down.output.shape[-1])
+    latent, shared = (View(down.module, Slots(1, ends[2], *pair)) for pair in pairwise(ends))
+    keys, values = (
+        View(up.module, Slots(heads, width, *pair)) for pair in pairwise((0, plain_width, width))
+    )
+    key = network.Latent(latent, norms["kv_a_layernorm"], keys)
+    value = network.Latent(latent, norms["kv_a_layernorm"], values)
+    whole, first, second = (parts.ending(name) for name in ("q_proj", "q_a_proj", "q_b_proj"))
+    if whole is not None:
+        query: Projection = plain(whole.module)
+    elif first is not None and second is not None:
+        query = network.Latent(plain(first.module), norms["q_a_layernorm"], plain(second.module))
+    else:
+        raise parts.observed.refusal("attention", "no projection makes its query")
+    return Heads(query, network.PartlyShared(heads, key, shared), value, heads, heads)
 
 
 def _same(heads: Heads) -> Heads:
@@ -230,7 +280,7 @@ def _masks(parts: AttentionParts) -> list[Mask]:
 
 def _scores(parts: AttentionParts) -> Iterator[Reading[Scores]]:
     """How positions, norms of heads, caps and sinks may enter."""
-    norms = parts.head_norms
+    norms = [] if parts.latent else list(parts.inner_norms.values())
     if len(norms) not in (0, 2):
         raise parts.observed.refusal("attention", f"it has {len(norms)} norms inside")
     cap = parts.stated(*_CAPS)
@@ -263,26 +313,25 @@ def _score(
 
 def _positions(parts: AttentionParts) -> Iterator[Reading[Scores]]:
     """The ways in which scores may depend on positions, the likeliest first."""
-    rotary = [
-        Reading[Scores](
-            f"rotary{', interleaved' * interleaved}",
-            partial(network.RotaryScores, values, scaling=scaling, interleaved=interleaved),
-        )
-        for values, scaling in _frequencies(parts)
-        for interleaved in (False, True)
-    ]
-    yield from rotary
+    start = int(parts.stated("qk_nope_head_dim")) if parts.latent else 0
+    for values, scaling in _frequencies(parts):
+        for interleaved in (False, True):
+            make = partial(network.RotaryScores, values, scaling=scaling, start=start)
+            label = f"rotary{', interleaved' * interleaved}"
+            yield Reading(label, partial(make, interleaved=interleaved))
+    if parts.observed.token_mask is None:  # images have one size, so tables are fixed
+        for cos, sin in (pair for pair in parts.observed.rotations if len(pair) == 2):
+            halves = (table.flatten(0, -2)[:, : table.shape[-1] // 2] for table in (cos, sin))
+            yield Reading("rotations of a grid", partial(network.RotaryTable, *halves))
     yield Reading("", Scores)
     heads = parts.heads
     yield Reading("ALiBi", partial(network.ALiBi().build, heads, parts.head_width))
     farthest = getattr(parts.config, "relative_attention_max_distance", 128)
     for module in parts.body.modules():
         if isinstance(module, nn.Embedding) and module.embedding_dim == heads:
+            bias = partial(network.BucketedBiasScores, module, farthest=farthest)
             for two_sided in (True, False):
-                make = partial(
-                    network.BucketedBiasScores, module, farthest=farthest, two_sided=two_sided
-                )
-                yield Reading("bias of distances", make)
+                yield Reading("bias of distances", partial(bias, two_sided=two_sided))
 
 
 def _frequencies(parts: AttentionParts) -> Iterator[tuple[Tensor, float]]:
@@ -294,7 +343,8 @@ def _frequencies(parts: AttentionParts) -> Iterator[tuple[Tensor, float]]:
                 continue
             if not any(torch.equal(buffer, other) for other in seen):
                 seen.append(buffer)
-                _refuse_changing_rotary(module, name)
+                if parts.observed.token_mask is not None:
+                    _refuse_changing_rotary(module, name)
                 scaling = getattr(module, name.replace("inv_freq", "attention_scaling"), 1.0)
                 yield buffer, float(scaling)
     if seen:

@@ -24,6 +24,7 @@ from rankscope.models.families._projections import Slots, plain, scaled
 from rankscope.models.families._recognised_attention import (
     ROLES,
     AttentionParts,
+    DescribedScores,
     ReadAttention,
     read_attention,
 )
@@ -76,14 +77,24 @@ class RecognisedBlock:
 
 
 def recognise(
-    observed: Observed, body: nn.Module, config: Any, habits: Habits, roles: Mapping[str, str]
+    observed: Observed,
+    body: nn.Module,
+    config: Any,
+    habits: Habits,
+    *,
+    roles: Mapping[str, str],
+    scores: DescribedScores | None,
 ) -> RecognisedBlock:
-    """Take one block apart, settling every open question on its recorded calls."""
+    """Take one block apart, settling every open question on its recorded calls.
+
+    ``roles`` and ``scores`` are what a family says about it.
+    """
     calls = _Calls.of(observed)
     norm = partial(read_norm, observed=observed, config=config, habits=habits)
     named = {role: re.compile(rf"(^|\.){re.escape(name)}$") for role, name in roles.items()}
-    heads = [norm(call) for call in calls.norms["heads"]]
-    parts = AttentionParts(observed, calls.attention, heads, body, config, {**ROLES, **named})
+    heads = {call.path: norm(call) for call in calls.norms["heads"]}
+    by_role = {**ROLES, **named}
+    parts = AttentionParts(observed, calls.attention, heads, body, config, by_role, scores)
     attention = read_attention(parts, habits)
     mlp = _read_mlp(calls, config, habits)
     norms = {
@@ -114,7 +125,12 @@ class _Calls:
 
     @classmethod
     def of(cls, observed: Observed) -> Self:
-        linear = [call for call in observed.calls if _is_linear(call.module)]
+        tokens = observed.x.shape[:2].numel()  # other inputs are embeddings of positions, say
+        linear = [
+            call
+            for call in observed.calls
+            if _is_linear(call.module) and call.x.shape[:-1].numel() == tokens
+        ]
         crossing = [call.path for call in linear if _CROSS.search(call.path)]
         if crossing:
             raise observed.refusal("attention", f"it attends to another sequence ({crossing[0]})")
