@@ -4,6 +4,7 @@ Attention is ``SA(X) = Σ_h P_h X W_h + 1bᵀ`` with ``W_h = W_V,h W_O,h``; an M
 ``W₂ φ(W₁ h + b₁) + b₂``, plain or gated.
 """
 
+from collections.abc import Sequence
 from typing import Any, Protocol, cast
 
 import torch
@@ -297,7 +298,8 @@ class MLP(nn.Module):
     """A token-wise MLP; ``gate`` makes it ``W₂ (φ(W_g h) ∘ W₁h)``.
 
     A mixture of experts is one MLP of all their hidden units: ``router`` maps tokens to the weight
-    of each unit's expert, zero for experts that are not chosen, and multiplies the units by it.
+    of each unit's expert, zero for experts that are not chosen, and multiplies the units by it. Its
+    ``sizes``, if it has them, are the units of each expert, which then runs on its tokens alone.
     """
 
     @checked
@@ -323,10 +325,30 @@ class MLP(nn.Module):
     def forward(self, x: Hidden, _visibility: Visibility | None = None) -> Hidden:
         """Same signature as attention, so that a block treats its parts alike."""
         phi = activation_record(self.activation).function
-        hidden = phi(self.up(x)) if self.gate is None else phi(self.gate(x)) * self.up(x)
         routing = self.routing(x)
+        sizes = getattr(self.router, "sizes", None)
+        biased = any(p is not None and p.bias is not None for p in (self.up, self.down, self.gate))
+        if routing is not None and sizes is not None and not biased:
+            return self._by_expert(x, routing, sizes)
+        hidden = phi(self.up(x)) if self.gate is None else phi(self.gate(x)) * self.up(x)
         out: Hidden = self.down(hidden if routing is None else hidden * routing)
         return out
+
+    def _by_expert(self, x: Hidden, routing: Tensor, sizes: Sequence[int]) -> Hidden:
+        """Each expert for the tokens that are routed to it; all of them have their own units."""
+        phi = activation_record(self.activation).function
+        tokens, weights = x.flatten(0, -2), routing.flatten(0, -2).split(list(sizes), -1)
+        ups, downs = self.up.weight.split(list(sizes)), self.down.weight.split(list(sizes), 1)
+        gates = None if self.gate is None else self.gate.weight.split(list(sizes))
+        out = x.new_zeros(len(tokens), downs[0].shape[0])
+        for number, (weight, up, down) in enumerate(zip(weights, ups, downs, strict=True)):
+            chosen = weight[:, 0].nonzero().squeeze(-1)
+            given = tokens[chosen]
+            hidden = linear(given, up)
+            hidden = phi(hidden) if gates is None else phi(linear(given, gates[number])) * hidden
+            out = out.index_add(0, chosen, linear(hidden * weight[chosen], down))
+        mixed: Hidden = out.unflatten(0, x.shape[:-1])
+        return mixed
 
     def routing(self, x: Hidden) -> Float[Tensor, "batch token unit"] | None:
         """The weight of each hidden unit's expert; None without a router."""

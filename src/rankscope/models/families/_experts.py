@@ -59,6 +59,8 @@ class Routing(nn.Module):
         super().__init__()
         self.mixture, self.experts, self.shared_gate = mixture, experts, shared_gate
         self.units, self.shared = units, shared
+        count = next(iter(experts.parameters())).shape[0]
+        self.sizes = (units,) * count + ((shared,) if shared else ())
 
     def forward(self, x: Tensor) -> Tensor:
         seen: list[Any] = []
@@ -76,7 +78,7 @@ class Routing(nn.Module):
         _, indices, weights = seen[:3]
         if indices.is_floating_point():
             indices, weights = weights, indices
-        count = next(iter(self.experts.parameters())).shape[0]
+        count = len(self.sizes) - bool(self.shared)
         dense = x.new_zeros(len(indices), count + 1)  # some originals route to no expert
         dense = dense.scatter_add(-1, indices, weights.to(x.dtype))[:, :count]
         routed: Tensor = dense.repeat_interleave(self.units, -1).unflatten(0, x.shape[:-1])
