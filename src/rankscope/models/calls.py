@@ -23,7 +23,7 @@ from rankscope.core import prediction as _prediction
 from rankscope.core import theory as _theory
 from rankscope.core import tracing as _tracing
 from rankscope.core.network import Network, Spec, drawable
-from rankscope.errors import InputError, KindError
+from rankscope.errors import InputError, KindError, ShapeError
 
 if TYPE_CHECKING:
     from rankscope.models.families import Loaded
@@ -51,6 +51,11 @@ class ReadInputs(NamedTuple):
         if self.tensor is None or self.tensor.is_floating_point():
             return None
         mask = torch.ones_like(self.tensor) if self.token_mask is None else self.token_mask
+        if self.tensor.ndim > 2 or mask.shape not in (self.tensor.shape, self.tensor.shape[-1:]):
+            raise ShapeError(
+                f"token ids have shape {tuple(self.tensor.shape)} and their token_mask "
+                f"{tuple(mask.shape)}, expected (batch, token) of both."
+            )
         rows = zip(self.tensor, mask.bool().expand_as(self.tensor), strict=True)
         return [row[real].tolist() for row, real in rows]
 

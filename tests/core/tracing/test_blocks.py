@@ -37,6 +37,16 @@ class Holder(nn.Module):
         return x
 
 
+class Related(Holder):
+    pass
+
+
+class Unrelated(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.part = Piece()
+
+
 def pieces(count, width=4):
     return nn.ModuleList(Piece(width) for _ in range(count))
 
@@ -80,10 +90,13 @@ def test_the_outer_of_nested_stacks_of_equal_size():
     [
         nn.ModuleList([nn.Linear(4, 4), nn.Linear(4, 4)]),  # leaves, no blocks
         nn.ModuleList([Piece(), Other()]),  # of two classes
+        nn.ModuleList([Unrelated(), Holder(part=Piece())]),
+        nn.Sequential(Holder(part=Piece()), Related(part=Piece())),  # of two classes, not a list
+        nn.ModuleList([Holder(part=Piece()), Related(part=nn.Linear(4, 4))]),  # one is shallow
         nn.ModuleList(),
         nn.ModuleList([nn.Sequential(nn.ReLU()), nn.Sequential(nn.ReLU())]),  # nothing learned
     ],
-    ids=["leaves", "mixed", "empty", "weightless"],
+    ids=["leaves", "mixed", "unrelated", "in a row", "shallow", "empty", "weightless"],
 )
 def test_what_is_no_stack(stack):
     with pytest.raises(
@@ -91,6 +104,12 @@ def test_what_is_no_stack(stack):
         match=r"Holder has no stack of blocks.*; name it: trace\(model, inputs, blocks=",
     ):
         find_blocks(Holder(stack=stack))
+
+
+def test_a_list_of_related_classes_is_a_stack():
+    """Hybrid models mix layers of attention with others; both have a base class in common."""
+    stack = nn.ModuleList([Holder(part=Piece()), Related(part=Piece())])
+    assert find_blocks(Holder(stack=stack)) == list(stack)
 
 
 @pytest.mark.parametrize(("one", "two"), [(2, 2), (2, 3), (3, 2)])

@@ -46,8 +46,9 @@ def find_blocks(model: nn.Module, named: Named | None = None) -> list[nn.Module]
     """The blocks of a model in order: those of a ``Network``, those named, or those detected.
 
     The stack is the ``ModuleList`` or ``Sequential`` of modules of one class that has the most
-    parameters. If there are two separate stacks of similar size (an encoder and a decoder), an
-    error asks for a name.
+    parameters; in a ``ModuleList`` of modules with parts of parts, a base class in common is
+    enough. If there are two separate stacks of similar size (an encoder and a decoder), an error
+    asks for a name.
     """
     return find_stack(model, named).blocks
 
@@ -123,8 +124,12 @@ def _is_stack(module: nn.Module) -> bool:
     if not isinstance(module, nn.ModuleList | nn.Sequential):
         return False
     children = [before_compilation(child) for child in _members(module)]
-    one_class = len({type(child) for child in children}) == 1
-    return one_class and any(True for _ in children[0].children())  # a block has parts
+    kinds = list(dict.fromkeys(map(type, children)))
+    if len(kinds) > 1 and isinstance(module, nn.ModuleList):  # hybrids mix kinds of blocks
+        common = set(kinds[0].__mro__).intersection(*(kind.__mro__ for kind in kinds))
+        deep = all(any(list(part.children()) for part in one.children()) for one in children)
+        return deep and not common <= set(nn.Module.__mro__)  # convolutions in a list are shallow
+    return len(kinds) == 1 and any(True for _ in children[0].children())  # a block has parts
 
 
 def _nested(inner: str, outer: str) -> bool:
