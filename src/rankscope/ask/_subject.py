@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache, partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -29,6 +29,18 @@ _PAIRS_AT_ONCE = 2**25
 """Attention weights of a layer, of which scaled arithmetic keeps several float64 copies."""
 
 
+class Pooling(Protocol):
+    """States (batch, token, feature) and their token mask → (batch, feature), in float64."""
+
+    @property
+    def words(self) -> str: ...
+    @property
+    def notes(self) -> tuple[str, ...]: ...
+    @property
+    def own(self) -> bool: ...
+    def __call__(self, hidden: Tensor, token_mask: Tensor) -> Tensor: ...
+
+
 @dataclass(frozen=True)
 class Origin:
     """The model whose weights a network shares, where the network was made of one.
@@ -44,6 +56,8 @@ class Origin:
     read: Callable[[], Tensor]
     save: Callable[[Path], None]
     folder: Path | None = None
+    pooling: Pooling | None = None
+    """How the model makes one vector of the states after the last block."""
 
 
 @checked

@@ -10,7 +10,6 @@ import polars as pl
 import torch
 
 from rankscope import tables
-from rankscope.core.network import Visibility
 from rankscope.core.tracing import refuse_broken
 from rankscope.errors import RankscopeError
 from rankscope.experiments import kit, variants
@@ -186,10 +185,7 @@ def _evidence(
     why_not: str,
     twin: ModelFigures | None,
 ) -> RuleEvidence:
-    tokens, device = subject.x.shape[1], subject.x.device
-    masks = set(subject.network.spec.masks)
-    seen = [Visibility.of(mask, tokens, None, device) for mask in masks]
-    causal = all(bool((sight.uniform(torch.float64)[..., 0, 0] == 1).all()) for sight in seen)
+    causal = subject.network.is_causal(subject.x.shape[1], subject.x.device)
     epsilon = torch.finfo(subject.x.dtype).eps
     return RuleEvidence(measured, exponents, why_not, epsilon, twin, causal)
 

@@ -70,6 +70,8 @@ class Family:
         if self.body:
             return attrgetter(self.body)(model)
         base: Original = getattr(model, "base_model", model)
+        if self.takes(model, "pixel_values") and not self.takes(base, "pixel_values"):
+            base = model  # the base_model of DINOv3 is its encoder, which takes hidden states
         if getattr(config_of(base), "is_encoder_decoder", False) and hasattr(base, "encoder"):
             return base.encoder
         if hasattr(base, "decoder") and not hasattr(base, "encoder") and not _stacks(base):
