@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache, partial
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -16,6 +16,7 @@ from rankscope.core.batches import Batch, batches
 from rankscope.core.checks import real
 from rankscope.core.metrics import Center, Norm
 from rankscope.core.network import Network, Spec
+from rankscope.core.pooling import Pooling, usual_pooling
 from rankscope.core.tracing import Metrics, Provenance, Trace, digest, trace
 from rankscope.errors import InputError, ShapeError
 from rankscope.models.text import InputCheck, check_texts, embed
@@ -27,18 +28,6 @@ _SAN = {"skip", "mlp", "norm"}
 """The parts without which a transformer is attention alone."""
 _PAIRS_AT_ONCE = 2**25
 """Attention weights of a layer, of which scaled arithmetic keeps several float64 copies."""
-
-
-class Pooling(Protocol):
-    """States (batch, token, feature) and their token mask → (batch, feature), in float64."""
-
-    @property
-    def words(self) -> str: ...
-    @property
-    def notes(self) -> tuple[str, ...]: ...
-    @property
-    def own(self) -> bool: ...
-    def __call__(self, hidden: Tensor, token_mask: Tensor) -> Tensor: ...
 
 
 @dataclass(frozen=True)
@@ -56,8 +45,8 @@ class Origin:
     read: Callable[[], Tensor]
     save: Callable[[Path], None]
     folder: Path | None = None
-    pooling: Pooling | None = None
-    """How the model makes one vector of the states after the last block."""
+    pooling: Callable[[], Pooling] | None = None
+    """How the model makes one vector of the states after the last block; found when asked for."""
 
 
 @checked
@@ -103,6 +92,13 @@ class Subject:
     def name(self) -> str:
         """Its title, or what the network is called."""
         return self.title or self.network.name
+
+    @property
+    def pooling(self) -> Pooling:
+        """How a text becomes one vector: the model's own way, or the usual one."""
+        if self.origin is not None and self.origin.pooling is not None:
+            return self.origin.pooling()
+        return usual_pooling(causal=self.network.is_causal(self.x.shape[1], self.x.device))
 
     def batches(self) -> list[Batch]:
         """The samples, as many at a time as fit."""

@@ -12,11 +12,12 @@ from torch import Tensor, nn
 from rankscope.arguments import checked
 from rankscope.core.checks import valid_mask, whole
 from rankscope.core.network import Network
+from rankscope.core.pooling import Pooling
 from rankscope.core.tracing import captured_input, evaluating, refuse_broken, with_replaced_state
 from rankscope.errors import InputError, KindError, ShapeError, SourceError
 from rankscope.models.families._architectures import family_of
 from rankscope.models.families._family import Family, Original
-from rankscope.models.families._pooling import Pooling, leading_tokens, pooling_of
+from rankscope.models.families._pooling import leading_tokens, pooling_of
 from rankscope.models.families._sources import quiet
 from rankscope.models.families._tokenization import encode, input_check, special_tokens
 from rankscope.models.families._verification import (
@@ -90,8 +91,8 @@ class Loaded:
     @cached_property
     def pooling(self) -> Pooling:
         """How the model makes one vector of a text or an image: its own way, or the usual one."""
-        seed, probe = self.network.seed, self.probes[0]
-        return pooling_of(self.original, self.family, self.network, probe, drawn=seed)
+        causal, seed = self.network.is_causal(), self.network.seed
+        return pooling_of(self.original, self.family, self.probes[0], causal=causal, drawn=seed)
 
     def embed(
         self, source: Readable, *, token_mask: Tensor | None = None, length: int | None = None

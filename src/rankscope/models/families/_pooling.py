@@ -2,14 +2,12 @@
 
 A folder of sentence-transformers says so in ``modules.json``, which is read as JSON, without that
 package and without pickle. Towers of CLIP and SigLIP have a pooling head, vision models a class
-token. Other encoders are pooled by the mean of their tokens (which suits them better than the
-pooler they were pretrained with; Reimers and Gurevych 2019), causal decoders by their last token,
-the only one that has read the whole text.
+token. For all others ``usual_pooling`` decides.
 """
 
 import json
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
 from pathlib import Path, PurePosixPath
@@ -22,23 +20,28 @@ from torch import Tensor, nn
 from torch.nn import functional
 from transformers.utils.hub import cached_file
 
-from rankscope.core.network import Network
+from rankscope.core.pooling import (
+    CLASS,
+    LAST,
+    MAXIMUM,
+    MEAN,
+    ROOT,
+    WEIGHTED,
+    Pooling,
+    Step,
+    apply,
+    pool,
+    usual_pooling,
+)
 from rankscope.core.tracing import captured_calls, evaluating
-from rankscope.errors import RankscopeError
 from rankscope.models.families._family import Family, Original, config_of
 from rankscope.models.families._recognition import TOLERANCES, relative_error
 from rankscope.models.families._sources import hub_is_reachable
 from rankscope.models.families._verification import Probe, sees_images, text_arguments
 from rankscope.streams import stream
 
-Step = Callable[[Tensor], Tensor]
 _T = TypeVar("_T")
 
-CLASS, MAXIMUM, MEAN, ROOT, WEIGHTED, LAST = (
-    *("class token", "maximum of its tokens", "mean of its tokens"),
-    *("sum of its tokens over the root of their number", "mean of its tokens weighted by position"),
-    "last token",
-)
 _MODES: Final = {
     "cls": CLASS,
     "max": MAXIMUM,
@@ -75,66 +78,6 @@ _PROBED: Final = 8
 """Tokens on which a pooling head is tried."""
 
 
-@dataclass(frozen=True)
-class Pooling:
-    """From the states after the last block to one vector for each sample.
-
-    ``norm`` is what follows the last block, ``modes`` are joined, ``head`` (a module that reads
-    all tokens) takes their place, and ``steps`` follow. ``words`` describe it, ``notes`` say what
-    could not be done as the model does it. ``own`` is False if the model says nothing about it.
-    """
-
-    modes: tuple[str, ...]
-    words: str
-    norm: nn.Module | None = None
-    head: nn.Module | None = None
-    steps: tuple[Step, ...] = ()
-    notes: tuple[str, ...] = ()
-    own: bool = True
-
-    @torch.no_grad()
-    def __call__(self, hidden: Tensor, token_mask: Tensor) -> Tensor:
-        """``(batch, feature)`` in float64; padding takes no part in it."""
-        if self.norm is not None:
-            hidden = apply(self.norm, hidden)
-        if self.head is not None:
-            pooled = apply(self.head, hidden)
-        else:
-            x, mask = hidden.double(), token_mask.to(hidden.device)
-            pooled = torch.cat([pool(x, mask, mode) for mode in self.modes], -1)
-        for step in self.steps:
-            pooled = step(pooled)
-        return pooled.double()
-
-
-def apply(module: nn.Module, x: Tensor) -> Tensor:
-    """A module of the original, in the dtype and on the device of its weights."""
-    weight = next(module.parameters(), x)
-    with evaluating(module):
-        output: Tensor = module(x.to(weight))
-    return output
-
-
-def pool(x: Tensor, token_mask: Tensor, mode: str) -> Tensor:
-    """One vector of the tokens ``(batch, token, feature)``.
-
-    Positions count real tokens only, so padding on the left changes nothing either.
-    """
-    rows, mask = torch.arange(len(x), device=x.device), token_mask.unsqueeze(-1)
-    if mode == CLASS:
-        return x[rows, token_mask.int().argmax(-1)]
-    if mode == LAST:
-        return x[rows, x.shape[1] - 1 - token_mask.flip(-1).int().argmax(-1)]
-    if mode == MAXIMUM:
-        return torch.where(mask, x, -torch.inf).amax(1)
-    weights = token_mask.to(x.dtype)
-    if mode == WEIGHTED:
-        weights = weights * token_mask.cumsum(-1)
-    total = weights.sum(-1, keepdim=True)
-    summed = (weights.unsqueeze(-1) * torch.where(mask, x, x.new_zeros(()))).sum(1)
-    return summed / (total.sqrt() if mode == ROOT else total)
-
-
 def leading_tokens(body: nn.Module) -> int:
     """How many class, distillation and register tokens stand before the patches of an image."""
     sizes = {
@@ -145,19 +88,13 @@ def leading_tokens(body: nn.Module) -> int:
     return sum(sizes.values())
 
 
-def usual_pooling(network: Network) -> Pooling:
-    """The last token of a causal network, the mean of the tokens of any other."""
-    try:
-        causal = network.is_causal(_PROBED)
-    except RankscopeError:  # a mask may be for one length alone
-        causal = False
-    mode, kind = (LAST, "a causal model") if causal else (MEAN, "an encoder")
-    words = f"{mode}, the usual choice for {kind} that states no pooling"
-    return Pooling((mode,), words, own=False)
-
-
 def pooling_of(
-    original: Original, family: Family, network: Network, probe: Probe, *, drawn: int | None = None
+    original: Original,
+    family: Family,
+    probe: Probe,
+    *,
+    causal: bool,
+    drawn: int | None = None,
 ) -> Pooling:
     """The pooling of a model; ``drawn`` is the seed of one at initialisation.
 
@@ -166,11 +103,14 @@ def pooling_of(
     """
     body = family.body_of(original)
     images = sees_images(body)
-    usual = usual_pooling(network)
-    arguments = probe.arguments if images else _text_probe(family, body) or probe.arguments
-    state, output, called = _run(family, body, arguments)
-    norm = _norm_of(state, getattr(output, "last_hidden_state", None), called)
-    stated = None if images else _stated(original, network.spec.width, drawn)
+    try:
+        arguments = probe.arguments if images else _text_probe(family, body) or probe.arguments
+        state, output, called = _run(family, body, arguments)
+    except Exception:  # a foreign model that takes no other input than what it was verified on
+        state, output, called = _run(family, body, probe.arguments)
+    first = output[0] if isinstance(output, tuple | list) else output
+    norm = _norm_of(state, getattr(output, "last_hidden_state", first), called)
+    stated = None if images else _stated(original, state.shape[-1], drawn)
     if stated is not None:
         modes, steps, words, notes = stated
         if not modes:
@@ -181,11 +121,11 @@ def pooling_of(
     if pooled is not None and any(_CONTRASTIVE.search(kind) for kind in kinds):
         found = _head_of(state, pooled, called)
         if found is not None:
-            padded = not images and not network.is_causal(_PROBED)
+            padded = not images and not causal
             return replace(_projected(found, original, images), notes=(_PADDED,) if padded else ())
     if images and leading_tokens(body):
         return Pooling((CLASS,), f"{CLASS} after the last norm", norm)
-    return Pooling(usual.modes, usual.words, norm, own=False)
+    return replace(usual_pooling(causal=causal), norm=norm)
 
 
 def _text_probe(family: Family, body: Original) -> dict[str, Any] | None:
@@ -220,7 +160,7 @@ def _run(
     outputs: list[Any] = []
     with evaluating(body), torch.no_grad():
         calls = captured_calls(
-            [*around, blocks[-1]], lambda: outputs.append(body(**arguments, return_dict=True))
+            [*around, blocks[-1]], lambda: outputs.append(body(**arguments))
         )
     last = max(at for at, call in enumerate(calls) if call.module is blocks[-1])
     called = list(dict.fromkeys(call.module for call in calls[last + 1 :]))
@@ -233,13 +173,11 @@ def _agrees(value: Tensor, wanted: Tensor) -> bool:
     return relative_error(value.unsqueeze(1), wanted.unsqueeze(1), None) <= TOLERANCES[wanted.dtype]
 
 
-def _norm_of(state: Tensor, wanted: Tensor | None, called: Sequence[nn.Module]) -> nn.Module | None:
+def _norm_of(state: Tensor, wanted: object, called: Sequence[nn.Module]) -> nn.Module | None:
     """The module that turns the last block's output into the model's hidden states."""
-    if (
-        wanted is None
-        or wanted.shape != state.shape
-        or _agrees(state.flatten(1), wanted.flatten(1))
-    ):
+    if not isinstance(wanted, Tensor) or wanted.shape != state.shape:
+        return None
+    if _agrees(state.flatten(1), wanted.flatten(1)):
         return None
     for module in called:
         value = _tried(module, state)
