@@ -78,4 +78,5 @@ def _units(x: Tokens) -> Tokens:
     # Rows of zeros take no part in the division, so that their gradient is not NaN.
     zero = (largest == 0).expand_as(x)
     length = torch.linalg.vector_norm(torch.where(zero, 1.0, x), dim=-1, keepdim=True)
-    return x / length
+    units: Tokens = x / length
+    return units

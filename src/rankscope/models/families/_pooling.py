@@ -159,9 +159,7 @@ def _run(
     ]
     outputs: list[Any] = []
     with evaluating(body), torch.no_grad():
-        calls = captured_calls(
-            [*around, blocks[-1]], lambda: outputs.append(body(**arguments))
-        )
+        calls = captured_calls([*around, blocks[-1]], lambda: outputs.append(body(**arguments)))
     last = max(at for at, call in enumerate(calls) if call.module is blocks[-1])
     called = list(dict.fromkeys(call.module for call in calls[last + 1 :]))
     return family.batch_first(calls[last].output), outputs[0], called
