@@ -128,6 +128,10 @@ class TestSentenceTransformers:
                 lambda path: (path / "1_Pooling/config.json").write_text('{"pooling_mode": "odd"}'),
                 "odd",
             ),
+            (
+                lambda path: (path / "1_Pooling/config.json").write_text('{"pooling_mode": 3}'),
+                "'3'",
+            ),
             (lambda path: listed(path, "Dense", "2_Dense"), "Dense"),
             (lambda path: (path / "modules.json").write_text("[]"), "no pooling"),
             (lambda path: (path / "modules.json").write_text("[3]"), "without a type"),

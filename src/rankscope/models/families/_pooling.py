@@ -327,18 +327,14 @@ def _chain(
 
 
 def _modes(config: Mapping[str, Any]) -> tuple[str, ...]:
-    """The modes of a pooling module: flags, or since version 5 also a name or a list of them."""
-    given = config.get("pooling_mode")
-    if given is not None:
-        named = [given] if isinstance(given, str) else list(given)
-    else:
-        flags = [
-            key.removeprefix("pooling_mode_").removesuffix("_tokens").removesuffix("_token")
-            for key, value in config.items()
-            if key.startswith("pooling_mode_") and value is True
-        ]
-        named = flags
-    named = [str(name).removesuffix("_tokens") for name in named]
+    """The modes of a pooling module, by flags or by a name or a list of names."""
+    given = config.get("pooling_mode") or [
+        key.removeprefix("pooling_mode_").removesuffix("_token")
+        for key, value in config.items()
+        if key.startswith("pooling_mode_") and value is True
+    ]
+    listed = given if isinstance(given, list) else [given]
+    named = [str(name).removesuffix("_tokens") for name in listed]
     unknown = [name for name in named if name not in _MODES]
     if unknown:
         raise _UnsupportedModuleError(f"the pooling mode {unknown[0][:40]!r}, which {_NOT}")
@@ -360,7 +356,8 @@ def _dense(files: _Files, folder: str, width: int, drawn: int | None) -> tuple[S
     except (OSError, SafetensorError) as error:
         raise _UnsupportedModuleError(f"{folder[:40]}/model.safetensors ({error})") from None
     weight, bias = tensors.get("linear.weight"), tensors.get("linear.bias")
-    if weight is None or weight.ndim != 2 or weight.shape[1] != width:
+    fits = weight is not None and weight.ndim == 2 and weight.shape[1] == width
+    if weight is None or not fits or (bias is not None and bias.shape != weight.shape[:1]):
         raise _UnsupportedModuleError(
             f"a linear map of other than {width} features in {folder[:40]}"
         )
