@@ -69,8 +69,8 @@ def test_a_head_takes_the_place_of_the_modes() -> None:
         def forward(self, x: torch.Tensor) -> torch.Tensor:
             return x.sum(1)
 
-    x, mask = padded(0, 0)
-    assert Pooling((), "", head=Sum())(x, mask).tolist() == [[9.0, 6.0]]
+    for left, right in PADDINGS:
+        assert Pooling((), "", head=Sum())(*padded(left, right)).tolist() == [[9.0, 6.0]]
 
 
 def test_the_usual_choice_depends_on_the_direction_of_reading() -> None:

@@ -41,11 +41,15 @@ class Pooling:
         """``(batch, feature)`` in float64; padding takes no part in it."""
         if self.norm is not None:
             hidden = apply(self.norm, hidden)
-        if self.head is not None:
-            pooled = apply(self.head, hidden)
-        else:
-            x, mask = hidden.double(), token_mask.to(hidden.device)
+        mask = token_mask.to(hidden.device)
+        if self.head is None:
+            x = hidden.double()
             pooled = torch.cat([pool(x, mask, mode) for mode in self.modes], -1)
+        elif bool(mask.all()):
+            pooled = apply(self.head, hidden)
+        else:  # heads take no mask
+            samples = zip(hidden, mask, strict=True)
+            pooled = torch.cat([apply(self.head, x[real].unsqueeze(0)) for x, real in samples])
         for step in self.steps:
             pooled = step(pooled)
         return pooled.double()

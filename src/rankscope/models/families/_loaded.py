@@ -91,8 +91,9 @@ class Loaded:
     @cached_property
     def pooling(self) -> Pooling:
         """How the model makes one vector of a text or an image: its own way, or the usual one."""
+        probe = (self.probes or _probes(self.family, self.body))[0]
         causal, seed = self.network.is_causal(), self.network.seed
-        return pooling_of(self.original, self.family, self.probes[0], causal=causal, drawn=seed)
+        return pooling_of(self.original, self.family, probe, causal=causal, drawn=seed)
 
     def embed(
         self, source: Readable, *, token_mask: Tensor | None = None, length: int | None = None
