@@ -88,7 +88,7 @@ def usual_pooling(*, causal: bool) -> Pooling:
 
     The last token of a causal model is the only one that has read the whole text. For other
     encoders the mean serves better than the first token, or a pooler trained for another task
-    (Reimers and Gurevych 2019, table 6).
+    (Reimers and Gurevych 2019).
     """
     mode, kind = (LAST, "a causal model") if causal else (MEAN, "an encoder")
     words = f"{mode}, the usual choice for {kind} that states no pooling"

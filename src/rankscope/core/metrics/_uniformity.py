@@ -19,7 +19,7 @@ def uniformity(x: Tensor, *, t: float = 2.0, token_mask: Tensor | None = None) -
     >>> uniformity(torch.tensor([[1.0, 0.0], [0.0, 2.0]]))
     tensor(-4.)
 
-    Wang and Isola 2020, equation 2, with their ``t`` of 2. 0 if all rows have one direction; −2t
+    Wang and Isola 2020, with their ``t`` of 2. 0 if all rows have one direction; −2t
     for orthogonal rows; random rows in d features tend to −2t + 2t²/d. ``x`` is
     ``(..., token, feature)``. As in ``mean_cosine``, a row of zeros has cosine 0 with every other;
     a single row has uniformity 0.
@@ -49,7 +49,7 @@ def alignment(
     >>> alignment(torch.tensor([[1.0, 0.0]]), torch.tensor([[0.0, 3.0]]))
     tensor(2.)
 
-    Wang and Isola 2020, equation 1, with their ``alpha`` of 2. 0 if the two of each pair have the
+    Wang and Isola 2020, with their ``alpha`` of 2. 0 if the two of each pair have the
     same direction, 2 if they are unrelated, 4 at most (for ``alpha=2``). ``x`` and ``y`` are
     ``(..., token, feature)``; a row of zeros counts as unrelated to its partner.
     """
