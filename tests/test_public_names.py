@@ -42,13 +42,13 @@ NAMES = {
     """,
     "rankscope.core.metrics": """
         AttentionScores Bracket Certified Deviations EstimatedSpectra RankEstimate Spectra
-        SpectralEvidence SpectrumProbe StateStatistics attention_entropy deviations dispersion
-        dobrushin dobrushin_bounds dobrushin_lower dobrushin_upper effective_rank
+        SpectralEvidence SpectrumProbe StateStatistics alignment attention_entropy deviations
+        dispersion dobrushin dobrushin_bounds dobrushin_lower dobrushin_upper effective_rank
         estimated_spectra high_pass_ratio largest_weight matrix_norm mean_cosine
         numerical_rank participation_ratio renyi_entropy residual score_gamma
         second_singular_bounds second_singular_lower second_singular_upper
         second_singular_value singular_values sink_mass spectra spectral_ratio stable_rank
-        state_statistics token_norm
+        state_statistics token_norm uniformity
     """,
     "rankscope.core.network": """
         ALiBi Activation Attention Block Branch Described GaussianKernel Init LinearKernel Linformer

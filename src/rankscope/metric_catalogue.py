@@ -591,6 +591,23 @@ _SIGNALS: Final = (
 
 # Masks as graphs, equilibria, counts over runs, and accuracy of a computation.
 _OTHERS: Final = (
+    _from_zero(
+        "uniformity",
+        "Uniformity",
+        "log mean exp(−2‖u − v‖²)",
+        "0 = all in one direction; lower = spread more evenly",
+        "log of the mean of exp(−2‖u − v‖²) over all pairs of different embeddings at length 1 "
+        "(Wang and Isola 2020).",
+        "up",
+    ),
+    _from_zero(
+        "alignment",
+        "Alignment",
+        "mean ‖u − v‖²",
+        "0 = positive pairs equal; 2 = unrelated",
+        "The mean of ‖u − v‖² over positive pairs of embeddings at length 1 (Wang and Isola 2020); "
+        "in a diagnosis the two halves of a text.",
+    ),
     _ratio(
         "product_ergodicity",
         "Ergodicity coefficient of all layers so far",

@@ -115,6 +115,7 @@ def _origin(loaded: Loaded, reading: Callable[[Loaded], tuple[BlockInput, InputC
         fresh=fresh,
         read=lambda: reading(loaded)[0].x,
         save=loaded.save,
+        pooling=lambda: loaded.pooling,
         folder=folder if folder.is_dir() else None,
     )
 

@@ -16,6 +16,7 @@ from rankscope.core.batches import Batch, batches
 from rankscope.core.checks import real
 from rankscope.core.metrics import Center, Norm
 from rankscope.core.network import Network, Spec
+from rankscope.core.pooling import Pooling, usual_pooling
 from rankscope.core.tracing import Metrics, Provenance, Trace, digest, trace
 from rankscope.errors import InputError, ShapeError
 from rankscope.models.text import InputCheck, check_texts, embed
@@ -44,6 +45,8 @@ class Origin:
     read: Callable[[], Tensor]
     save: Callable[[Path], None]
     folder: Path | None = None
+    pooling: Callable[[], Pooling] | None = None
+    """How the model makes one vector of the states after the last block; found when asked for."""
 
 
 @checked
@@ -89,6 +92,13 @@ class Subject:
     def name(self) -> str:
         """Its title, or what the network is called."""
         return self.title or self.network.name
+
+    @property
+    def pooling(self) -> Pooling:
+        """How a text becomes one vector: the model's own way, or the usual one."""
+        if self.origin is not None and self.origin.pooling is not None:
+            return self.origin.pooling()
+        return usual_pooling(causal=self.network.is_causal(self.x.shape[1], self.x.device))
 
     def batches(self) -> list[Batch]:
         """The samples, as many at a time as fit."""

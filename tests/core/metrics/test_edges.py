@@ -23,6 +23,7 @@ HIDDEN = {
     "relative": lambda x, **k: m.residual(x, relative=True, **k),
     "dispersion": m.dispersion,
     "mean_cosine": m.mean_cosine,
+    "uniformity": m.uniformity,
     "numerical_rank": m.numerical_rank,
     "stable_rank": m.stable_rank,
     "effective_rank": m.effective_rank,
@@ -52,7 +53,8 @@ def test_tokens_that_are_all_alike(name: str, x, mask) -> None:
 
 @every_metric
 def test_zero_matrix(name: str) -> None:
-    assert HIDDEN[name](torch.zeros(3, 4)).item() == 0.0
+    expected = -4.0 if name == "uniformity" else 0.0  # cosines of 0
+    assert HIDDEN[name](torch.zeros(3, 4)).item() == expected
 
 
 @every_metric

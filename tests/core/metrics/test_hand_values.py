@@ -98,6 +98,43 @@ def test_mean_cosine_against_the_pairwise_matrix() -> None:
     assert torch.allclose(m.mean_cosine(x), off, atol=1e-12)
 
 
+def test_uniformity_counts_pairs() -> None:
+    # at length 1: squared distances 2 (orthogonal), 4 (opposite) and 2
+    x = torch.tensor([[2.0, 0.0], [0.0, 3.0], [-1.0, 0.0]], dtype=torch.float64)
+    for t in (2.0, 0.5):
+        mean = (2 * math.exp(-2 * t) + math.exp(-4 * t)) / 3
+        assert m.uniformity(x, t=t).item() == pytest.approx(math.log(mean), rel=1e-13)
+    assert m.uniformity(x[:1]).item() == 0.0
+    assert m.uniformity(x[:2]).item() == pytest.approx(-4.0, rel=1e-13)
+
+
+def test_uniformity_of_random_directions() -> None:
+    """−2t + 2t²/d, from the variance 1/d of a cosine: −4 + 8/64 here."""
+    x = torch.randn(2000, 64, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    assert m.uniformity(x).item() == pytest.approx(-4 + 8 / 64, abs=5e-3)
+
+
+def test_uniformity_and_zero_rows() -> None:
+    x = torch.tensor([[0.0, 0.0], [1.0, 1.0]], dtype=torch.float64, requires_grad=True)
+    value = m.uniformity(x)
+    assert value.item() == pytest.approx(-4.0)  # cosine 0
+    (gradient,) = torch.autograd.grad(value, x)
+    assert torch.isfinite(gradient).all()
+
+
+def test_alignment_is_a_mean_over_pairs() -> None:
+    # at length 1: squared distances 0, 2 and 4
+    x = torch.tensor([[1.0, 0.0], [1.0, 0.0], [0.0, 5.0]], dtype=torch.float64)
+    y = torch.tensor([[3.0, 0.0], [0.0, 1.0], [0.0, -2.0]], dtype=torch.float64)
+    assert m.alignment(x, y).item() == pytest.approx(2.0, rel=1e-14)
+    roots = (math.sqrt(2) + 2) / 3
+    assert m.alignment(x, y, alpha=1.0).item() == pytest.approx(roots, rel=1e-14)
+    assert m.alignment(x, y, token_mask=torch.tensor([True, True, False])).item() == 1.0
+    assert m.alignment(x, torch.zeros_like(x)).item() == 2.0  # unrelated
+    near = x + 1e-9 * torch.tensor([[0.0, 1.0]], dtype=torch.float64)
+    assert m.alignment(x[:1], near[:1]).item() == pytest.approx(1e-18, rel=1e-6)
+
+
 HEADS = torch.tensor(
     [
         [[1.0, 0.0], [0.0, 1.0]],  # identity

@@ -45,6 +45,7 @@ ROWS = [
     Row("relative residual fro", _residual("fro", "mean", relative=True), False, True, 0),
     Row("dispersion", m.dispersion, True, True, 1),
     Row("mean_cosine", m.mean_cosine, False, True, 0),
+    Row("uniformity", m.uniformity, False, True, 0),
     Row("singular_values", m.singular_values, False, True, 1),
     Row("numerical_rank", m.numerical_rank, False, True, 0),
     Row("stable_rank", m.stable_rank, False, True, 0),
@@ -150,7 +151,9 @@ def test_searched_centers_come_without_a_gradient(norm: str) -> None:
     assert not m.residual(x, norm=norm, center="optimal").requires_grad
 
 
-@pytest.mark.parametrize("compute", [m.dispersion, m.residual, m.effective_rank, m.mean_cosine])
+@pytest.mark.parametrize(
+    "compute", [m.dispersion, m.residual, m.effective_rank, m.mean_cosine, m.uniformity]
+)
 def test_gradients_stay_finite_where_tokens_are_equal(compute: Callable[..., Tensor]) -> None:
     x = torch.ones(4, 3, dtype=torch.float64, requires_grad=True)
     (gradient,) = torch.autograd.grad(compute(x), x)
@@ -174,3 +177,37 @@ def test_any_shape_and_scale_gives_finite_and_sane_answers(
     assert 0 <= m.numerical_rank(x) <= min(n, d)
     assert m.stable_rank(x) <= m.numerical_rank(x, rtol=0.0) + 1e-9
     assert -1 <= m.mean_cosine(x) <= 1
+
+
+def test_alignment_of_pairs() -> None:
+    """What it ignores: order of pairs and of the two in one, joint rotations, sizes, padding."""
+    x, y = tokens(1), tokens(2)
+    plain = m.alignment(x, y)
+    order = torch.randperm(6, generator=torch.Generator().manual_seed(1))
+    q, _ = torch.linalg.qr(tokens(7, 4, 4))
+    padding = torch.full((3, 2, 4), float("nan"), dtype=torch.float64)
+    mask = torch.arange(8) < 6
+    same = {
+        "pairs in another order": m.alignment(x[:, order], y[:, order]),
+        "the two swapped": m.alignment(y, x),
+        "both rotated": m.alignment(x @ q, y @ q),
+        "sizes": m.alignment(1e-12 * x, 1e12 * y),
+        "padding": m.alignment(
+            torch.cat([x, padding], 1), torch.cat([y, padding], 1), token_mask=mask.expand(3, 8)
+        ),
+    }
+    for name, value in same.items():
+        assert torch.allclose(value, plain, rtol=1e-9), name
+    other = {
+        "other partners": m.alignment(x[:, order], y),
+        "one of them rotated": m.alignment(x @ q, y),
+        "one of them turned round": m.alignment(-x, y),
+        "another power": m.alignment(x, y, alpha=1.0),
+    }
+    for name, value in other.items():
+        assert not torch.allclose(value, plain, rtol=1e-3), name
+
+
+def test_gradients_of_alignment_are_those_of_finite_differences() -> None:
+    x, y = tokens(5, 4, 3).requires_grad_(), tokens(6, 4, 3).requires_grad_()
+    assert torch.autograd.gradcheck(lambda a, b: m.alignment(a, b), (x, y), atol=1e-6)

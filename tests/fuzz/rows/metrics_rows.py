@@ -58,6 +58,8 @@ add(
 )
 add("metrics.residual", metrics.residual, x=X, norm="one", center="optimal")
 add("metrics.mean_cosine", metrics.mean_cosine, x=X, exclude=(0,), token_mask=MASK)
+add("metrics.uniformity", metrics.uniformity, x=X, t=2.0, token_mask=MASK)
+add("metrics.alignment", metrics.alignment, x=X, y=X, alpha=2.0, token_mask=MASK)
 add("metrics.numerical_rank", metrics.numerical_rank, x=X, rtol=1e-3, token_mask=MASK)
 add("metrics.matrix_norm", metrics.matrix_norm, m=X, norm="composite")
 add("metrics.Deviations", metrics.Deviations, tokens=X, rest=X)

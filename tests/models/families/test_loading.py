@@ -72,7 +72,7 @@ def test_what_is_not_there(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "models").mkdir()
-    monkeypatch.setattr(_sources, "_hub_is_reachable", lambda: False)
+    monkeypatch.setattr(_sources, "hub_is_reachable", lambda: False)
     with pytest.raises(SourceError, match=says) as caught:
         load(source)
     assert len(str(caught.value).splitlines()) == 1

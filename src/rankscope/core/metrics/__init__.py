@@ -55,14 +55,15 @@ from rankscope.core.metrics._spectrum import (
 from rankscope.core.metrics._statistics import GatheredPeaks as GatheredPeaks
 from rankscope.core.metrics._statistics import GatheredStatistics as GatheredStatistics
 from rankscope.core.metrics._statistics import StateStatistics, state_statistics
+from rankscope.core.metrics._uniformity import alignment, uniformity
 
 __all__ = [
     "AttentionScores", "Bracket", "Certified", "Deviations", "EstimatedSpectra", "RankEstimate",
-    "Spectra", "SpectralEvidence", "SpectrumProbe", "StateStatistics", "attention_entropy",
-    "deviations", "dispersion", "dobrushin", "dobrushin_bounds", "dobrushin_lower",
-    "dobrushin_upper", "effective_rank", "estimated_spectra", "high_pass_ratio", "largest_weight",
-    "matrix_norm", "mean_cosine", "numerical_rank", "participation_ratio", "renyi_entropy",
-    "residual", "score_gamma", "second_singular_bounds", "second_singular_lower",
+    "Spectra", "SpectralEvidence", "SpectrumProbe", "StateStatistics", "alignment",
+    "attention_entropy", "deviations", "dispersion", "dobrushin", "dobrushin_bounds",
+    "dobrushin_lower", "dobrushin_upper", "effective_rank", "estimated_spectra", "high_pass_ratio",
+    "largest_weight", "matrix_norm", "mean_cosine", "numerical_rank", "participation_ratio",
+    "renyi_entropy", "residual", "score_gamma", "second_singular_bounds", "second_singular_lower",
     "second_singular_upper", "second_singular_value", "singular_values", "sink_mass", "spectra",
-    "spectral_ratio", "stable_rank", "state_statistics", "token_norm",
+    "spectral_ratio", "stable_rank", "state_statistics", "token_norm", "uniformity",
 ]  # fmt: skip

@@ -288,6 +288,12 @@ class Network(nn.Module):
         moved.seed = seed
         return moved
 
+    def is_causal(self, tokens: int = 8, device: torch.device | None = None) -> bool:
+        """Whether the first token sees only itself in every layer."""
+        place = torch.device("cpu") if device is None else device
+        seen = [Visibility.of(mask, tokens, None, place) for mask in set(self.spec.masks)]
+        return all(bool((sight.uniform(torch.float64)[..., 0, 0] == 1).all()) for sight in seen)
+
     def prepare(self, x: Tensor, token_mask: Tensor | None) -> tuple[Tensor, Tensor | None]:
         """Check the input and set padding to zero."""
         self.check(x)

@@ -91,6 +91,9 @@ ALIKE_TEXTS: Final = 0.01
 0.9999."""
 SHRUNK_TEXTS: Final = 0.1
 """The same relative to the untrained twin below which a collapse is under way."""
+RESTORED_RANK: Final = 0.5
+"""Effective rank of texts without a common direction, relative to unrelated vectors treated in the
+same way, from which on that direction explains why they are alike."""
 LEAST_TEXTS: Final = 4
 """Number of texts below which collapse between texts is not judged."""
 EQUAL_ROWS: Final = 1e-3

@@ -13,7 +13,12 @@ from rankscope.experiments import kit, variants
 from rankscope.experiments.diagnosis import _measure as measure
 from rankscope.experiments.diagnosis._evidence import Loss, signed
 from rankscope.experiments.diagnosis._measure import ModelFigures
-from rankscope.experiments.diagnosis._texts import TEXT_SPECTRUM, TEXTS, between_texts
+from rankscope.experiments.diagnosis._texts import (
+    TEXT_SPECTRUM,
+    TEXTS,
+    EmbeddingFigures,
+    between_texts,
+)
 from rankscope.experiments.diagnosis._tokens import cosines
 from rankscope.models.text import InputCheck
 from rankscope.numerals import plural, short
@@ -317,7 +322,9 @@ def similarity_rows(subject: kit.Subject, most_lost: int) -> pl.DataFrame:
     )
 
 
-def text_part(measured: ModelFigures, twin: ModelFigures | None) -> Part:
+def text_part(
+    measured: ModelFigures, twin: ModelFigures | None, embedded: EmbeddingFigures | None = None
+) -> Part:
     """Distances between texts by layer, with the untrained twin and unrelated vectors."""
     count = measured.views.shape[-1]
     if count < thresholds.LEAST_TEXTS:
@@ -335,13 +342,15 @@ def text_part(measured: ModelFigures, twin: ModelFigures | None) -> Part:
         (
             f"Vectors that represent {plural(count, 'text')}, compared with each other. If they "
             "are alike, all texts have the same embedding, however different their tokens are.",
+            *(() if embedded is None else embedded.sentences()),
         ),
         (
+            *(() if embedded is None else embedded.listings()),
             Listing(
                 "After the last layer",
                 (
                     *("vector of a text", "relative dispersion", "mean cosine"),
-                    *("effective rank", "relative dispersion, untrained twin"),
+                    *("effective rank", "uniformity", "relative dispersion, untrained twin"),
                 ),
                 tuple(rows),
                 "A first token that attends only to itself is equal in texts that begin alike.",
@@ -352,7 +361,12 @@ def text_part(measured: ModelFigures, twin: ModelFigures | None) -> Part:
                 "by_layer",
                 "By the vector that represents a text, with the untrained twin and independent "
                 "random vectors.",
-                options={"metrics": ["relative_dispersion", "mean_cosine", "effective_rank"]},
+                options={
+                    "metrics": [
+                        *("relative_dispersion", "mean_cosine"),
+                        *("effective_rank", "uniformity"),
+                    ]
+                },
                 only={"part": (TEXTS,)},
                 title="Distances between texts",
             ),

@@ -10,7 +10,6 @@ import polars as pl
 import torch
 
 from rankscope import tables
-from rankscope.core.network import Visibility
 from rankscope.core.tracing import refuse_broken
 from rankscope.errors import RankscopeError
 from rankscope.experiments import kit, variants
@@ -21,7 +20,7 @@ from rankscope.experiments.diagnosis._evidence import Loss, RuleEvidence
 from rankscope.experiments.diagnosis._measure import STATES, ModelFigures, masks, measure, rows
 from rankscope.experiments.diagnosis._repairs import Mended, check_folder, mend, write_repaired
 from rankscope.experiments.diagnosis._rules import RULES
-from rankscope.experiments.diagnosis._texts import text_rows
+from rankscope.experiments.diagnosis._texts import embedding_figures, text_rows
 from rankscope.experiments.questions import advise, bounds, deep, paths
 from rankscope.numerals import duration, plural, power_of_ten, sentence_case, short
 from rankscope.results import Finding, Headline, Listing, Part, Tone
@@ -74,6 +73,7 @@ def diagnose_subject(
     few = references.first_samples(subject, _FEW)
     twin = references.untrained(subject, seed)
     fresh = None if twin is None else measured_of(twin)
+    embedded = embedding_figures(subject, None if twin is None else references.usable(twin)[0])
     findings, loss = judge(few, measured, on_context, fresh)
     mended = _mend(subject, measured.of_samples(torch.arange(len(few.x))), fresh, on_mend)
     findings = tuple(explain(finding, mended) for finding in findings)
@@ -95,6 +95,7 @@ def diagnose_subject(
         [
             rows(measured),
             *text_rows(measured, fresh),
+            *(() if embedded is None else [embedded.rows()]),
             _named_for(reference.with_columns(pl.lit(STATES).alias("part")), few, subject),
             _named_for(ablations, few, subject),
             chapters.similarity_rows(subject, loss.layer),
@@ -104,7 +105,7 @@ def diagnose_subject(
     twice = references.repeated_last(few)
     parts = (
         *filter(None, [why_part(mended), repair_part(mended)]),
-        chapters.text_part(measured, fresh),
+        chapters.text_part(measured, fresh, embedded),
         chapters.layer_part(measured, loss, missing, ablations),
         chapters.mixing_part(measured, asked[0][1], twice, _labels(subject)),
         chapters.spectrum_part(measured),
@@ -186,10 +187,7 @@ def _evidence(
     why_not: str,
     twin: ModelFigures | None,
 ) -> RuleEvidence:
-    tokens, device = subject.x.shape[1], subject.x.device
-    masks = set(subject.network.spec.masks)
-    seen = [Visibility.of(mask, tokens, None, device) for mask in masks]
-    causal = all(bool((sight.uniform(torch.float64)[..., 0, 0] == 1).all()) for sight in seen)
+    causal = subject.network.is_causal(subject.x.shape[1], subject.x.device)
     epsilon = torch.finfo(subject.x.dtype).eps
     return RuleEvidence(measured, exponents, why_not, epsilon, twin, causal)
 

@@ -21,6 +21,7 @@ from rankscope.core import metrics
 from rankscope.core.batches import Batch
 from rankscope.core.checks import valid_mask
 from rankscope.core.network import Attention, Network, Visibility
+from rankscope.core.pooling import Pooling
 from rankscope.errors import InputError
 from rankscope.experiments import kit
 from rankscope.experiments.diagnosis._tokens import (
@@ -282,8 +283,9 @@ class ModelFigures:
     far each token is from its nearest neighbour before the first layer and after the last, and
     ``tokens`` how many count in each sample. ``sizes``, ``lengths`` and ``spreads`` are by part and
     layer from 1 what the part puts out (``_sublayer_figures``), ``logits`` by layer from 1 and head
-    how far logits lie apart, ``views`` by layer from 0 what stands for the text, and ``weights``
-    what the weights looked like.
+    how far logits lie apart, ``views`` by layer from 0 what stands for the text, ``embeddings``
+    (feature, sample) what the model's own pooling makes of the last layer (None: it states none),
+    and ``weights`` what the weights looked like.
     """
 
     states: dict[str, Tensor]
@@ -302,6 +304,7 @@ class ModelFigures:
     spreads: dict[str, Tensor]
     logits: Tensor
     views: Tensor
+    embeddings: Tensor | None = None
     weights: tuple[Reading, ...] = ()
 
     @property
@@ -349,7 +352,7 @@ def _combined(
     def combine_field(values: list[Any]) -> Any:
         if isinstance(values[0], Tensor):
             return combine(values)
-        if isinstance(values[0], tuple):  # weights are the same for all samples
+        if values[0] is None or isinstance(values[0], tuple):  # weights are those of all samples
             return values[0]
         return {key: combine([by_key[key] for by_key in values]) for key in values[0]}
 
@@ -368,14 +371,16 @@ def measure(
     Weights that are as they were when they were ``known`` are not read again.
     """
     parts = [
-        _measure_batch(subject.network, batch, on_part)
+        _measure_batch(subject.network, batch, on_part, subject.pooling)
         for batch, on_part in kit.tracked(subject.batches(), on_step)
     ]
     figures = _combined(parts, partial(torch.cat, dim=-1))
     return replace(figures, weights=read_weights(subject, known))
 
 
-def _measure_batch(network: Network, batch: Batch, on_step: kit.OnStep) -> ModelFigures:
+def _measure_batch(
+    network: Network, batch: Batch, on_step: kit.OnStep, pooling: Pooling
+) -> ModelFigures:
     real, counted = masks(batch)
     states, heads, steps, turned = [batch.x], [], [], []
     sublayers, logits, views = [], [], [_text_views(batch.x, counted)]
@@ -422,6 +427,7 @@ def _measure_batch(network: Network, batch: Batch, on_step: kit.OnStep) -> Model
         spreads=stacked([layer["spreads"] for layer in sublayers]),
         logits=torch.stack(logits).mT,
         views=torch.stack(views),
+        embeddings=pooling(states[-1], real).mT.cpu() if pooling.own else None,
     )
 
 

@@ -19,8 +19,8 @@ from rankscope.errors import InputError
 from rankscope.experiments import kit
 from rankscope.experiments.diagnosis import _causes as causes
 from rankscope.experiments.diagnosis._causes import Suspect
-from rankscope.experiments.diagnosis._measure import VIEWS, ModelFigures, measure
-from rankscope.experiments.diagnosis._texts import between_texts
+from rankscope.experiments.diagnosis._measure import ModelFigures, measure
+from rankscope.experiments.diagnosis._texts import VECTORS, text_figures
 from rankscope.experiments.diagnosis._weights import Product, Weight, is_passed_through, products
 from rankscope.numerals import plural, short
 from rankscope.results import Finding
@@ -158,8 +158,8 @@ def health(finding: Finding, measured: ModelFigures, twin: ModelFigures | None =
     if kind == "cone":
         return -float(measured.states["mean_cosine"][layer:].amax(0).quantile(0.5))
     if kind == "collapse between texts":
-        view = VIEWS.index(finding.part or VIEWS[0])
-        return log(between_texts(measured.views)["relative_dispersion"][layer, view])
+        vector = VECTORS.index(finding.part or VECTORS[0])
+        return log(text_figures(measured)["relative_dispersion"][layer, vector])
     if kind == "unusual weights":
         suspects = causes.suspects(measured.weights, () if twin is None else twin.weights)
         here = [suspect.score for suspect in suspects if suspect.weight.layer == layer]

@@ -14,7 +14,7 @@ from rankscope.core.theory import thresholds
 from rankscope.experiments.diagnosis._causes import Suspect, describe
 from rankscope.experiments.diagnosis._evidence import RuleEvidence, Sighting, Words, rule
 from rankscope.experiments.diagnosis._measure import PARTS, VIEWS
-from rankscope.experiments.diagnosis._texts import between_texts
+from rankscope.experiments.diagnosis._texts import VECTORS, text_figures, vector_direction
 from rankscope.experiments.diagnosis._weights import is_passed_through
 from rankscope.numerals import plural, power_of_ten, sentence_case, short
 
@@ -240,7 +240,8 @@ def cone(evidence: RuleEvidence) -> Words | str:
 @rule(
     "collapse between texts",
     "the vectors that represent texts (the mean of the tokens in some layer; after the last layer "
-    "also the first token, or under a causal mask the last one) "
+    "also the first token, or under a causal mask the last one, and the embedding by the model's "
+    "own pooling) "
     f"have a relative dispersion over the texts below {thresholds.ALIKE_TEXTS:g}, and below "
     f"{thresholds.SHRUNK_TEXTS:g} of that of the untrained twin, where that can tell texts apart; "
     f"under way from {thresholds.SHRUNK_TEXTS:g} of the twin's down",
@@ -253,12 +254,13 @@ def texts(evidence: RuleEvidence) -> Words | str:
     if evidence.twin is None:
         return "there is no untrained twin to compare with"
     mine, fresh = (
-        between_texts(figures.views)["relative_dispersion"]
+        text_figures(figures)["relative_dispersion"]
         for figures in (evidence.measured, evidence.twin)
     )
     asked = torch.zeros_like(fresh, dtype=torch.bool)
     asked[:, 0] = True
     asked[-1, VIEWS.index("last token" if evidence.causal else "first token")] = True
+    asked[-1, VECTORS.index("embedding")] = evidence.measured.embeddings is not None
     asked &= fresh >= thresholds.ALIKE_TEXTS
     if not bool(asked.any()):
         return "the untrained twin does not tell texts apart either"
@@ -267,24 +269,26 @@ def texts(evidence: RuleEvidence) -> Words | str:
     alike = shrunk & (mine < thresholds.ALIKE_TEXTS)
     # The first layer in which it is so, or where it comes closest.
     at = int(alike.int().argmax()) if bool(alike.any()) else int(parts.argmin())
-    layer, view = divmod(at, len(VIEWS))
+    layer, view = divmod(at, len(VECTORS))
     figure = mine[layer, view]
     seen = Sighting(
         alike.any().reshape(1), shrunk.any().reshape(1), figure.reshape(1), torch.tensor([layer])
     )
-    cosine = float(between_texts(evidence.measured.views)["mean_cosine"][layer, view])
+    cosine = float(text_figures(evidence.measured)["mean_cosine"][layer, view])
     where = "at the input" if layer == 0 else f"at layer {layer}"
     mine_here, fresh_here = (short(float(of[layer, view]), digits=2) for of in (mine, fresh))
     details = (
-        f"{plural(count, 'text')}, each represented by its {VIEWS[view]}, have a relative "
+        f"{plural(count, 'text')}, each represented by its {VECTORS[view]}, have a relative "
         f"dispersion of {mine_here} {where} (mean cosine {short(cosine, digits=4)}), compared with "
         f"{fresh_here} in the untrained twin"
     )
     if seen.fate == "absent":
         return Words(seen, f"No collapse between texts: {details}.")
     under_way = "" if seen.fate == "collapse" else " under way"
-    part = VIEWS[view] if view else ""
-    return Words(seen, f"Collapse between texts{under_way}: {details}.", part)
+    part = VECTORS[view] if view else ""
+    direction = vector_direction(evidence.measured, layer, view, evidence.epsilon)
+    why = f" {direction.sentence()}" if direction.alike else ""
+    return Words(seen, f"Collapse between texts{under_way}: {details}.{why}", part)
 
 
 def _sublayers(

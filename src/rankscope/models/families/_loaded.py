@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -11,10 +12,12 @@ from torch import Tensor, nn
 from rankscope.arguments import checked
 from rankscope.core.checks import valid_mask, whole
 from rankscope.core.network import Network
+from rankscope.core.pooling import Pooling
 from rankscope.core.tracing import captured_input, evaluating, refuse_broken, with_replaced_state
 from rankscope.errors import InputError, KindError, ShapeError, SourceError
 from rankscope.models.families._architectures import family_of
 from rankscope.models.families._family import Family, Original
+from rankscope.models.families._pooling import leading_tokens, pooling_of
 from rankscope.models.families._sources import quiet
 from rankscope.models.families._tokenization import encode, input_check, special_tokens
 from rankscope.models.families._verification import (
@@ -84,6 +87,21 @@ class Loaded:
         """Whether its input is images, not text."""
         return sees_images(self.body)
 
+    @cached_property
+    def pooling(self) -> Pooling:
+        """How the model makes one vector of a text or an image: its own way, or the usual one."""
+        probe = (self.probes or _probes(self.family, self.body))[0]
+        causal, seed = self.network.is_causal(), self.network.seed
+        return pooling_of(self.original, self.family, probe, causal=causal, drawn=seed)
+
+    def embed(
+        self, source: Readable, *, token_mask: Tensor | None = None, length: int | None = None
+    ) -> Tensor:
+        """One vector for each text or image, by the model's own pooling: (batch, feature)."""
+        read = self.inputs(source, token_mask=token_mask, length=length)
+        with torch.no_grad():
+            return self.pooling(self.network(read.x, read.token_mask), read.token_mask)
+
     def inputs(
         self, source: Readable, *, token_mask: Tensor | None = None, length: int | None = None
     ) -> BlockInput:
@@ -112,7 +130,7 @@ class Loaded:
         real = real.bool().to(x.device)
         special = torch.zeros_like(real)
         if "pixel_values" in arguments:
-            special[:, 0] = True  # the class token
+            special[:, : leading_tokens(body)] = True  # class and register tokens, if any
         elif ids is not None and self.tokenizer is not None:
             special = special_tokens(self.tokenizer, ids) & real
         check = input_check(arguments, real, self.tokenizer, lost)

@@ -148,10 +148,10 @@ def _where(name: str) -> dict[str, bool]:
         return {"local_files_only": True}
     if is_path(name):
         raise SourceError(f"there is no folder {name}; give a folder that holds a model.")
-    return {"local_files_only": not _hub_is_reachable()}
+    return {"local_files_only": not hub_is_reachable()}
 
 
-def _hub_is_reachable() -> bool:
+def hub_is_reachable() -> bool:
     """Whether the Hub's name resolves; the client itself would retry for half a minute."""
     if getproxies():
         return True  # then the proxy resolves names, and only trying tells
