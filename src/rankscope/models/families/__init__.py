@@ -5,7 +5,7 @@ from rankscope.models.families._checkpoint import read_config as read_config
 from rankscope.models.families._family import Family
 from rankscope.models.families._family import outline as outline
 from rankscope.models.families._loaded import BlockInput, Loaded
-from rankscope.models.families._loading import load, verify
+from rankscope.models.families._loading import check, load, verify
 from rankscope.models.families._sources import BUILTIN, cached_folder
 from rankscope.models.families._verification import Verification
 
@@ -17,6 +17,7 @@ __all__ = [
     "Loaded",
     "Verification",
     "cached_folder",
+    "check",
     "family_of",
     "load",
     "verify",

@@ -20,10 +20,10 @@ from torch import Tensor, nn
 from rankscope.arguments import checked
 from rankscope.core.network import Block, Described, Network, Spec, norm_rule
 from rankscope.core.tracing import evaluating, find_blocks
-from rankscope.errors import BlocksNotFoundError, UnsupportedModelError
+from rankscope.errors import BlocksNotFoundError, InputError, UnsupportedModelError
 from rankscope.models.families._observation import Habits, Observed, observe
 from rankscope.models.families._precision import full_precision
-from rankscope.models.families._recognised_attention import DescribedScores
+from rankscope.models.families._recognised_attention import ROLES, DescribedScores
 from rankscope.models.families._recognition import RecognisedBlock, recognise
 
 Original = Any
@@ -64,6 +64,14 @@ class Family:
     recognise: Callable[[Observed, Original, Any], RecognisedBlock] | None = None
     token_axis: int = 1
     example: Callable[[], nn.Module] | None = None
+
+    def __post_init__(self) -> None:
+        unknown = set(self.roles) - set(ROLES)
+        if unknown:
+            raise InputError(
+                f"{self.name}: {min(unknown)!r} is not a role of a projection; choose among "
+                f"{', '.join(ROLES)}."
+            )
 
     def body_of(self, model: Original) -> Original:
         """The module that turns token ids (or pixels) into hidden states."""

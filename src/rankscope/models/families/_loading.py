@@ -159,3 +159,26 @@ def _placed(
 def verify(model: Loaded | nn.Module) -> Verification:
     """Compare every layer of our network with the original's; raise if one differs too much."""
     return (model if isinstance(model, Loaded) else load(model)).verify()
+
+
+@checked
+def check(
+    family: Family,
+    model: nn.Module | None = None,
+    *,
+    probe: Tensor | Mapping[str, Any] | None = None,
+) -> Verification:
+    """Convert a model by a description, in float64, and compare every layer with the original's.
+
+    ``model`` is by default the description's ``example``; ``probe`` is an input to compare on, as
+    in ``load``. Raises an error that names the first layer and part where the description does not
+    fit.
+    """
+    if model is None:
+        if family.example is None:
+            raise InputError(
+                f"the description of {family.name} has no example; give one, or a model: "
+                "check(family, model)."
+            )
+        model = family.example()
+    return load(model, family=family, probe=probe, dtype=torch.float64).verification

@@ -35,7 +35,7 @@ from rankscope.core.pooling import (
 )
 from rankscope.core.tracing import captured_calls, evaluating
 from rankscope.models.families._family import Family, Original, config_of
-from rankscope.models.families._recognition import TOLERANCES, relative_error
+from rankscope.models.families._observation import TOLERANCES, relative_error
 from rankscope.models.families._sources import hub_is_reachable
 from rankscope.models.families._verification import Probe, sees_images, text_arguments
 from rankscope.streams import stream

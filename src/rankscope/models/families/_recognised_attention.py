@@ -64,8 +64,8 @@ class AttentionParts:
         return [self.observed.block.get_submodule(path) for path in paths]
 
     def stated(self, *names: str) -> Any:
-        """What the attention module or the configuration calls by one of these names."""
-        for source in [*self.owners, self.config]:
+        """What attention, its block or the configuration calls by one of these names."""
+        for source in [*self.owners, self.observed.block, self.config]:
             for name in names:
                 value = getattr(source, name, None)
                 if value is not None:
