@@ -12,9 +12,11 @@ from torch import Tensor, nn
 from rankscope.arguments import checked
 from rankscope.core.checks import usable_device
 from rankscope.errors import InputError, KindError, UnsupportedModelError
+from rankscope.models.checkpoints import resolve_checkpoint
 from rankscope.models.families._architectures import family_of
 from rankscope.models.families._family import Family
 from rankscope.models.families._loaded import Loaded, build, fresh
+from rankscope.models.families._offloading import gathered, refuse_packed
 from rankscope.models.families._recognition import TOLERANCES
 from rankscope.models.families._sources import another_tokenizer, initialise, load_pretrained
 from rankscope.models.families._verification import Probe, Verification, text_arguments
@@ -42,11 +44,14 @@ def load(
     >>> loaded = load("bert-base", at_init=True)
     >>> x, token_mask, _ = loaded.inputs(["Attention is not all you need."])
 
-    ``source`` is a folder, a Hub id, a transformers model, or with ``at_init=True`` also a built-in
-    name (``BUILTIN`` lists them): then the weights are random, drawn with ``seed``, and nothing is
-    downloaded. Weights are read from safetensors; ``pickled=True`` also allows pickle files, read
-    with ``weights_only=True``. Code that comes with a checkpoint runs only if
-    ``trust_remote_code=True``. ``device_map`` is Accelerate's, for models larger than one device.
+    ``source`` is a folder, a Hub id, a GGUF file, a transformers model, or with ``at_init=True``
+    also a built-in name (``BUILTIN`` lists them): then the weights are random, drawn with ``seed``,
+    and nothing is downloaded. The folder of a training run stands for its latest checkpoint, and
+    ``FOLDER@1200`` for that of step 1200. A LoRA adapter is merged into its model, and weights in
+    FP8, MXFP4 or GGUF's formats become floating point. Weights are read from safetensors;
+    ``pickled=True`` also allows pickle files, read with ``weights_only=True``. Code that comes with
+    a checkpoint runs only if ``trust_remote_code=True``. ``device_map`` is Accelerate's, for models
+    larger than one device; what it offloads is read into memory if it fits.
     ``tokenizer`` is a folder, a Hub id or a tokeniser of transformers, for a model that comes
     without one or is to be given another's.
 
@@ -66,6 +71,7 @@ def load(
             raise InputError(
                 "revision and device_map are about loading; a model is loaded already."
             )
+        refuse_packed(source)
         model, processor, name = source, None, type(source).__name__
         reads = another_tokenizer(tokenizer)
         if at_init:
@@ -78,7 +84,7 @@ def load(
                 "device_map is for pretrained weights; with at_init=True give a device."
             )
         options: dict[str, Any] = {"revision": revision, "trust_remote_code": trust_remote_code}
-        name = str(source)
+        name = resolve_checkpoint(str(source))
         if at_init:
             model, reads, processor = initialise(name, seed, options, tokenizer)
         else:
@@ -125,10 +131,7 @@ def _placed(
 ) -> nn.Module:
     """The model on a device and in a dtype; one that Accelerate spread out stays where it is."""
     if any(parameter.is_meta for parameter in model.parameters()):
-        raise UnsupportedModelError(
-            "some weights are offloaded, so they are nowhere to be read; give every layer a device "
-            "of its own in device_map, or load the model without one."
-        )
+        model = gathered(model)
     if getattr(model, "hf_device_map", None) is not None:
         found = next(model.parameters()).dtype
         if device is not None or dtype not in (None, found):
