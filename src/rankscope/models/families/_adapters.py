@@ -80,8 +80,9 @@ class Adapter:
         if not merged:
             raise self._refusal("has no weight for any layer of its model")
         # A head that the adapter changed is not in this model, so the saved one is not its head.
-        if hasattr(model, "config"):
-            model.config.name_or_path = f"{self.name} merged into {self.base}"
+        config: Any = getattr(model, "config", None)
+        if config is not None:
+            config.name_or_path = f"{self.name} merged into {self.base}"
 
     def _tensors(self) -> list[tuple[str, Tensor]]:
         if self.weights.name == _PICKLE:
@@ -115,10 +116,12 @@ class Adapter:
         assert isinstance(weight, Tensor)
         turned = embeds or isinstance(module, Conv1D)  # stored as (input, output)
         rows, columns = weight.shape[::-1] if turned else weight.shape
-        rank = 0 if down is None else down.shape[0]
-        fits = down is not None and up is not None and rank > 0
-        if not fits or (tuple(down.shape), tuple(up.shape)) != ((rank, columns), (rows, rank)):
-            raise self._refusal(f"does not fit {cut(name)}, whose shape is {tuple(weight.shape)}")
+        shape = tuple(weight.shape)
+        if down is None or up is None or not {down.ndim, up.ndim} <= {2} or not len(down):
+            raise self._refusal(f"lacks a matrix for {cut(name)}")
+        rank = len(down)
+        if (*up.shape, *down.shape) != (rows, rank, rank, columns):
+            raise self._refusal(f"does not fit {cut(name)}, whose shape is {shape}")
         if bool(self.config.get("use_dora")) != (magnitude is not None) or (embeds and magnitude):
             raise self._refusal(f"has no or unexpected DoRA magnitudes for {cut(name)}")
         number = torch.promote_types(weight.dtype, torch.float32)

@@ -12,14 +12,9 @@ from pathlib import Path
 from typing import Any, Final
 
 import torch
-from transformers import (
-    AutoConfig,
-    AutoModel,
-    FineGrainedFP8Config,
-    Mxfp4Config,
-    PreTrainedConfig,
-)
+from transformers import AutoConfig, AutoModel, FineGrainedFP8Config, PreTrainedConfig
 from transformers.utils.hub import cached_file
+from transformers.utils.quantization_config import Mxfp4Config
 
 from rankscope.errors import SourceError
 from rankscope.models.checkpoints import base_of_adapter, read_json
@@ -117,8 +112,7 @@ def dequantisation(name: str, config: Any) -> dict[str, Any]:
     if method not in _DEQUANTISED:
         raise SourceError(
             f"{name} is quantised ({cut(method)}), and its weights cannot be turned into floating "
-            "point here; load the checkpoint it was made from, or save it after "
-            "model.dequantize() of Transformers and load that."
+            "point here; load the checkpoint it was made from, or dequantise it and save that."
         )
     return {"quantization_config": _DEQUANTISED[method](dequantize=True)}
 

@@ -16,7 +16,7 @@ from rankscope.models.checkpoints import resolve_checkpoint
 from rankscope.models.families._architectures import family_of
 from rankscope.models.families._family import Family
 from rankscope.models.families._loaded import Loaded, build, fresh
-from rankscope.models.families._offloading import gathered, refuse_packed
+from rankscope.models.families._offloading import gather, refuse_packed
 from rankscope.models.families._recognition import TOLERANCES
 from rankscope.models.families._sources import another_tokenizer, initialise, load_pretrained
 from rankscope.models.families._verification import Probe, Verification, text_arguments
@@ -72,11 +72,11 @@ def load(
                 "revision and device_map are about loading; a model is loaded already."
             )
         refuse_packed(source)
-        model, processor, name = source, None, type(source).__name__
+        model, processor, name = gather(source), None, type(source).__name__
         reads = another_tokenizer(tokenizer)
         if at_init:
-            model = fresh(source, seed)
-        elif device is not None or dtype is not None:
+            model = fresh(model, seed)
+        elif model is source and (device is not None or dtype is not None):
             model = copy.deepcopy(source)  # the caller's model stays as it is
     else:
         if at_init and device_map is not None:
@@ -92,6 +92,7 @@ def load(
             model, reads, processor = load_pretrained(
                 name, options, pickled=pickled, tokenizer=tokenizer
             )
+            model = gather(model)
     model = _placed(model, device, dtype)
     described = family_of(model) if family is None else family
     if part is not None:
@@ -130,8 +131,6 @@ def _placed(
     model: nn.Module, device: str | torch.device | None, dtype: torch.dtype | None
 ) -> nn.Module:
     """The model on a device and in a dtype; one that Accelerate spread out stays where it is."""
-    if any(parameter.is_meta for parameter in model.parameters()):
-        model = gathered(model)
     if getattr(model, "hf_device_map", None) is not None:
         found = next(model.parameters()).dtype
         if device is not None or dtype not in (None, found):

@@ -16,13 +16,15 @@ from rankscope.streams import global_stream
 _TRACED = "rankscope.trace measures it as it is"
 
 
-def gathered(model: nn.Module) -> nn.Module:
-    """A copy of an offloaded model with every weight in main memory; the model stays as it is.
+def gather(model: nn.Module) -> nn.Module:
+    """A copy of an offloaded model with every weight in main memory; other models as they are.
 
     Weights are read one after the other, from main memory or from disk. Raises if the memory is too
-    small for all of them, or if they are not to be read.
+    small for all of them, or if they cannot be read.
     """
     tensors = list(chain(model.parameters(), model.buffers()))
+    if not any(tensor.is_meta for tensor in tensors):
+        return model
     size = sum(tensor.nbytes for tensor in tensors)
     if not fits_memory(size):
         there = gigabytes(available_memory() or 0)
@@ -49,7 +51,7 @@ def gathered(model: nn.Module) -> nn.Module:
 
 
 def _values(model: nn.Module) -> dict[str, Tensor]:
-    """Every tensor of an offloaded model by name, read from Accelerate's hooks where it is empty."""
+    """Every tensor of an offloaded model by name; empty ones are read from Accelerate's hooks."""
     values: dict[str, Tensor] = {}
     for path, module in model.named_modules(remove_duplicate=False):
         prefix = f"{path}." if path else ""
@@ -79,12 +81,12 @@ def refuse_packed(model: nn.Module) -> None:
             "the model has an adapter beside its weights; merge it first: "
             "rankscope.load(model.merge_and_unload())."
         )
-    method = getattr(model, "quantization_method", None) if _is_quantised(model) else None
     if _is_quantised(model):
+        method = getattr(model, "quantization_method", None)
         called = f" ({getattr(method, 'value', method)})" if method else ""
         raise UnsupportedModelError(
             f"the model is quantised{called}, so its weights are not floating-point numbers; "
-            f"{_TRACED}, or load what model.dequantize() of Transformers returns."
+            f"{_TRACED}, or load what it was made from."
         )
 
 

@@ -1,10 +1,12 @@
 """Models with their own or random weights, from built-in names, folders and the Hub."""
 
 import copy
+import io
 import socket
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext, redirect_stderr
 from difflib import get_close_matches
+from logging import getLogger
 from pathlib import Path
 from textwrap import shorten
 from typing import Any, cast
@@ -20,6 +22,7 @@ from transformers.utils import logging
 
 from rankscope.arguments import checked
 from rankscope.errors import KindError, SourceError
+from rankscope.models.checkpoints import base_of_adapter, step_of
 from rankscope.models.families._adapters import read_adapter
 from rankscope.models.families._checkpoint import (
     check_size,
@@ -105,7 +108,7 @@ def initialise(name: str, seed: int, options: dict[str, Any], tokenizer: Any = N
     else:
         name, options = _at_home(name), _chosen(name, options)
         config = _attempt(name, lambda: read_config(name, options, pickled=True))
-        own = _tokenizer(name, options) if given is None else None
+        own = _readers(_places(name), options)[0] if given is None else None
     trusted = options["trust_remote_code"]
     size = {"trusted": trusted, "weights": None, "spread": False}
     _attempt(name, lambda: check_size(name, config, **size))
@@ -125,7 +128,7 @@ def load_pretrained(
     name, chosen = _at_home(name), _chosen(name, options)
     adapter = _attempt(name, lambda: read_adapter(name, chosen, pickled=pickled))
     if adapter is None:
-        model, places = _read_weights(name, options, pickled=pickled), {name: chosen}
+        model, places = _read_weights(name, options, pickled=pickled), _places(name)
     else:
         base = _at_home(adapter.base)
         if not Path(base).exists() and is_path(base):
@@ -140,13 +143,31 @@ def load_pretrained(
                 f"{name} is an adapter, which is merged in memory; load it without a device_map."
             )
         _attempt(name, lambda: adapter.merge(model))
-        places = {name: chosen, base: _chosen(base, below)}  # it often has no tokeniser itself
-    reads, processor = given, None
-    for place, how in places.items():
-        reads = _tokenizer(place, how) if reads is None else reads
-        if reads is None and not is_gguf(place):
-            processor = _optional(AutoImageProcessor, place, how)
-    return model.eval(), reads, None if reads is not None else processor
+        places = [*_places(name), base]
+    reads, processor = (given, None) if given is not None else _readers(places, options)
+    return model.eval(), reads, processor
+
+
+def _places(name: str) -> list[str]:
+    """Where a tokeniser can be: with the model, its training run, or the model of an adapter."""
+    places, path = [name], Path(name)
+    if path.is_dir():
+        places += [str(path.parent)] if step_of(path) is not None else []
+        places += [base] if (base := base_of_adapter(path)) else []
+    return places
+
+
+def _readers(places: list[str], options: dict[str, Any]) -> tuple[Any, Any]:
+    """The first tokeniser of some places, or without any the first image processor."""
+    own = {place: {**options, "revision": None} for place in places[1:]} | {places[0]: options}
+    chosen = {place: _chosen(place, own[place]) for place in places}
+    for place, how in chosen.items():
+        if (tokenizer := _tokenizer(place, how)) is not None:
+            return tokenizer, None
+    for place, how in chosen.items():
+        if (processor := _optional(AutoImageProcessor, place, how)) is not None:
+            return None, processor
+    return None, None
 
 
 def _chosen(name: str, options: dict[str, Any]) -> dict[str, Any]:
@@ -165,14 +186,16 @@ def _read_weights(name: str, options: dict[str, Any], *, pickled: bool) -> nn.Mo
     path = name
     if is_gguf(name):
         path, file = str(Path(name).parent), Path(name).name
-        # Without it, Transformers may fetch kernels from the Hub and run them.
+        # Otherwise Transformers may fetch kernels from the Hub and run them.
         reading |= {"gguf_file": file, "quantization_config": GgufConfig(dequantize=True)}
     else:
         reading |= _attempt(name, lambda: dequantisation(name, config))
         reading["use_safetensors"] = None if pickled else True
-    model, report = _attempt(
-        name, lambda: AutoModel.from_pretrained(path, **reading), pickled=pickled
-    )
+    # The reader of GGUF files has a progress bar that cannot be switched off.
+    with nullcontext() if path == name else redirect_stderr(io.StringIO()):
+        model, report = _attempt(
+            name, lambda: AutoModel.from_pretrained(path, **reading), pickled=pickled
+        )
     if path != name:
         model.config.name_or_path = name
     # Weights a checkpoint lacks would be drawn at random; only poolers and heads may be.
@@ -307,11 +330,14 @@ def _optional(kind: Any, name: str, options: dict[str, Any]) -> Any:
 def quiet() -> Iterator[None]:
     """No advice from the loaders on standard error: what matters becomes an error of ours."""
     level, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
+    offloading = getLogger("accelerate.big_modeling")
+    before, offloading.disabled = offloading.disabled, True
     logging.set_verbosity_error()
     logging.disable_progress_bar()
     try:
         yield
     finally:
+        offloading.disabled = before
         logging.set_verbosity(level)
         if bars:
             logging.enable_progress_bar()
