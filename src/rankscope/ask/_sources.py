@@ -184,7 +184,8 @@ def _sentences(table: Mapping[str, Any]) -> list[str]:
 
 def _spec(location: str) -> Spec | None:
     # Imported here because it takes seconds.
-    from rankscope.models.families import BUILTIN, outline, read_config
+    from rankscope.models.checkpoints import read_config
+    from rankscope.models.families import BUILTIN, outline
 
     if Path(location).exists():
         config: Any = read_config(location, {"local_files_only": True}, pickled=True)

@@ -12,11 +12,10 @@ from torch import Tensor, nn
 from rankscope.arguments import checked
 from rankscope.core.checks import usable_device
 from rankscope.errors import InputError, KindError, UnsupportedModelError
-from rankscope.models.checkpoints import resolve_checkpoint
+from rankscope.models.checkpoints import gather, refuse_packed, resolve_checkpoint
 from rankscope.models.families._architectures import family_of
 from rankscope.models.families._family import Family
 from rankscope.models.families._loaded import Loaded, build, fresh
-from rankscope.models.families._offloading import gather, refuse_packed
 from rankscope.models.families._recognition import TOLERANCES
 from rankscope.models.families._sources import another_tokenizer, initialise, load_pretrained
 from rankscope.models.families._verification import Probe, Verification, text_arguments

@@ -22,13 +22,14 @@ from transformers.utils import logging
 
 from rankscope.arguments import checked
 from rankscope.errors import KindError, SourceError
-from rankscope.models.checkpoints import base_of_adapter, step_of
-from rankscope.models.families._adapters import read_adapter
-from rankscope.models.families._checkpoint import (
+from rankscope.models.checkpoints import (
+    base_of_adapter,
     check_size,
     dequantisation,
     is_gguf,
+    read_adapter,
     read_config,
+    step_of,
     weight_bytes,
 )
 from rankscope.models.families._tokenization import BundledTokenizer

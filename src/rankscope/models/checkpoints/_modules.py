@@ -7,8 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from rankscope.errors import UnsupportedModelError
-from rankscope.models.families._checkpoint import fits_memory
-from rankscope.models.families._sources import quiet
+from rankscope.models.checkpoints._files import fits_memory
 from rankscope.numerals import gigabytes
 from rankscope.process import available_memory
 from rankscope.streams import global_stream
@@ -39,7 +38,7 @@ def gather(model: nn.Module) -> nn.Module:
     config = getattr(model, "config", None)
     if config is None:
         raise unread
-    with quiet(), global_stream(0, "original"), torch.no_grad():
+    with global_stream(0, "original"), torch.no_grad():
         whole: nn.Module = type(model)(config).to(tensors[0].dtype).eval()
         values = _values(model)
         for name, tensor in chain(whole.named_parameters(), whole.named_buffers()):

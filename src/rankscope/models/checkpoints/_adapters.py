@@ -17,8 +17,8 @@ from torch import Tensor, nn
 from transformers.pytorch_utils import Conv1D
 
 from rankscope.errors import SourceError
-from rankscope.models.checkpoints import base_of_adapter, read_json
-from rankscope.models.families._checkpoint import local_file
+from rankscope.models.checkpoints._files import local_file
+from rankscope.models.checkpoints._names import base_of_adapter, read_json
 from rankscope.numerals import cut
 
 _CONFIG, _WEIGHTS, _PICKLE = "adapter_config.json", "adapter_model.safetensors", "adapter_model.bin"

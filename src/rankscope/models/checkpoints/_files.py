@@ -17,7 +17,7 @@ from transformers.utils.hub import cached_file
 from transformers.utils.quantization_config import Mxfp4Config
 
 from rankscope.errors import SourceError
-from rankscope.models.checkpoints import base_of_adapter, read_json
+from rankscope.models.checkpoints._names import base_of_adapter, read_json
 from rankscope.numerals import cut, gigabytes, short
 from rankscope.process import available_memory
 
