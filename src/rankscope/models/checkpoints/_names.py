@@ -15,6 +15,7 @@ _STEP: Final = re.compile(r"(?:checkpoint|step)[-_]?([0-9]{1,18})(?:-tokens\w*)?
 """Names of folders: those of Transformers' Trainer, of Accelerate, and of OLMo."""
 INIT: Final = "@init"
 """What makes a name that of the architecture at initialisation, in a comparison."""
+_LONGEST_NAME: Final = 255
 _LARGEST_JSON: Final = 2**26
 """Bytes of a configuration or index; the index of a model of 10^12 parameters is smaller."""
 
@@ -84,7 +85,7 @@ def base_of_adapter(folder: Path) -> str | None:
     if not (folder / "adapter_config.json").is_file():
         return None
     base = read_json(folder / "adapter_config.json").get("base_model_name_or_path")
-    if not isinstance(base, str) or not base.strip():
+    if not isinstance(base, str) or not base.strip() or "\0" in base or len(base) > _LONGEST_NAME:
         raise SourceError(
             f"{folder} is an adapter that does not name its model; write it into "
             "adapter_config.json as base_model_name_or_path."
