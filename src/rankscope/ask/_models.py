@@ -204,7 +204,8 @@ class Model:
             return {**said, "trained_here": True}
         if isinstance(source, str | Path):
             path = Path(resolve_checkpoint(str(source))).expanduser()
-            location = path if path.exists() else not self.at_init and cached_folder(str(source))
+            there = path.is_dir() or path.is_file()
+            location = path if there else not self.at_init and cached_folder(str(source))
             contents = {"contents": model_fingerprint(location)} if location else {}
             return {"source": str(source), **said, **contents}
         if isinstance(source, Result):

@@ -95,7 +95,7 @@ class Sources:
         one unless ``latest=False``.
         """
         path = Path(resolve_checkpoint(str(placed(self.folder, model, "model")), latest=latest))
-        if path.exists():
+        if path.is_dir() or path.is_file():
             return str(path)
         if is_path(model, self.folder):
             where = f" in {self.folder}" if self.folder else ""
@@ -109,9 +109,8 @@ class Sources:
         for location in filter(None, locations):
             if location not in self._contents:
                 path = Path(location)
-                self._contents[location] = (
-                    f"files {model_fingerprint(path)}" if path.exists() else location
-                )
+                there = path.is_dir() or path.is_file()
+                self._contents[location] = f"files {model_fingerprint(path)}" if there else location
         return [self._contents[location] for location in filter(None, locations)]
 
     def is_built_in(self, location: str) -> bool:

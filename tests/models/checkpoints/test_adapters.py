@@ -120,6 +120,16 @@ def test_magnitudes_are_the_lengths_of_rows(
     assert torch.allclose(torch.cosine_similarity(found, direction), torch.ones(24))
 
 
+def test_magnitudes_of_an_embedding_are_refused(llama_folder: Path, tmp_path: Path) -> None:
+    down, up = factors(97, 24)
+    name = "model.embed_tokens"
+    tensors = {f"{name}.lora_embedding_A": down, f"{name}.lora_embedding_B": up}
+    tensors[f"{name}.lora_magnitude_vector"] = torch.ones(24)
+    folder = save_adapter(tmp_path / "adapter", llama_folder, tensors, use_dora=True)
+    with pytest.raises(SourceError, match=r"unexpected DoRA magnitudes for model\.embed_tokens"):
+        load(folder)
+
+
 def test_heads_are_left_out_and_whole_weights_replaced(llama_folder: Path, tmp_path: Path) -> None:
     gain = torch.linspace(0.1, 0.2, 24)
     whole = {"model.norm.weight": gain, "lm_head.weight": torch.zeros(97, 24)}

@@ -6,9 +6,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from rankscope.ask import Model
+from rankscope.ask import Model, Setup, ask
 from rankscope.ask._sources import Sources
 from rankscope.errors import SourceError
+from rankscope.experiments import CATALOGUE
 from rankscope.experiments.questions.compare import compare, compared_models
 from rankscope.models.checkpoints import resolve_checkpoint, step_of
 from rankscope.models.families import load
@@ -137,6 +138,23 @@ def test_sweeps_find_steps_relative_to_their_file(run: Path) -> None:
     assert sources.locate("run") == str(run / "checkpoint-1000")
     assert sources.locate("run", latest=False) == str(run)
     assert sources.locate("bert-base") == "bert-base"
+
+
+def test_a_comparison_in_a_sweep_finds_steps(run: Path) -> None:
+    names = ["run@90", "run@500", "run@init", "run@90@init"]
+    compared = ask(CATALOGUE["compare"], {"models": names}, Sources(str(run.parent)))
+    assert [(model.step, model.at_init) for model in compared.configure().models] == [
+        (90, False),
+        (500, False),
+        (None, True),
+        (None, True),
+    ]
+
+
+def test_a_tokeniser_in_the_folder_of_a_run_is_not_looked_for_in_a_checkpoint(run: Path) -> None:
+    setup = Setup.of({"model": str(run), "tokenizer": str(run)})
+    assert setup.location == str(run / "checkpoint-1000")
+    assert setup._tokenizer == str(run)
 
 
 def test_a_run_that_goes_on_is_another_model(run: Path, make) -> None:

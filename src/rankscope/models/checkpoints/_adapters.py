@@ -122,7 +122,8 @@ class Adapter:
         rank = len(down)
         if (*up.shape, *down.shape) != (rows, rank, rank, columns):
             raise self._refusal(f"does not fit {cut(name)}, whose shape is {shape}")
-        if bool(self.config.get("use_dora")) != (magnitude is not None) or (embeds and magnitude):
+        is_dora = magnitude is not None
+        if bool(self.config.get("use_dora")) != is_dora or (embeds and is_dora):
             raise self._refusal(f"has no or unexpected DoRA magnitudes for {cut(name)}")
         number = torch.promote_types(weight.dtype, torch.float32)
         scale = self._alpha(name) / (math.sqrt(rank) if self.config.get("use_rslora") else rank)

@@ -31,7 +31,9 @@ def resolve_checkpoint(name: str, *, latest: bool = True) -> str:
     """
     folder = _folder(name)
     if folder is not None:
-        checkpoints = [] if not latest or holds_model(folder) else checkpoints_in(folder)
+        checkpoints = checkpoints_in(folder) if latest else []
+        if holds_model(folder):
+            return name
         return str(_only(folder, checkpoints, step_of(checkpoints[-1]))) if checkpoints else name
     parent, at, step = name.rpartition("@")
     if not at or not parent:
@@ -61,7 +63,10 @@ def resolve_checkpoint(name: str, *, latest: bool = True) -> str:
 
 def checkpoints_in(folder: Path) -> list[Path]:
     """The checkpoints of a training run, in the order of their steps."""
-    paths = (path for path in folder.iterdir() if step_of(path) is not None and path.is_dir())
+    try:
+        paths = [path for path in folder.iterdir() if step_of(path) is not None and path.is_dir()]
+    except OSError as error:
+        raise SourceError(f"{folder} cannot be read: {error.strerror}.") from None
     return sorted(paths, key=lambda path: (step_of(path), path.name))
 
 
