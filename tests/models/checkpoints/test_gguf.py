@@ -81,6 +81,7 @@ def test_a_file_is_the_model_it_was_written_from(file: Path, llama: nn.Module, c
     for name, weight in loaded.original.state_dict().items():
         assert torch.equal(weight, llama.state_dict()[f"model.{name}"]), name
     assert loaded.verification.worst < 1e-6
+    assert loaded.original.config.name_or_path == str(file)
     assert capfd.readouterr().err.count("de-quantizing") == 0
     assert load(file, at_init=True).network.seed == 0
     assert load(file, dtype=torch.float64).verification.worst < 1e-12

@@ -27,16 +27,15 @@ def assert_equal_weights(found: dict, expected: dict) -> None:
 @pytest.mark.parametrize("places", [{"": "cpu"}, {"": "disk"}, SPREAD], ids=["cpu", "disk", "both"])
 @pytest.mark.parametrize("sharded", [False, True])
 def test_a_folder_whose_model_is_offloaded(
-    make, tmp_path: Path, places: dict, sharded: bool, capfd
+    make, tmp_path: Path, places: dict, sharded: bool, caplog
 ) -> None:
     model = make("llama")
     model.save_pretrained(tmp_path, max_shard_size="8KB" if sharded else "1GB")
     assert (tmp_path / "model.safetensors.index.json").is_file() == sharded
-    capfd.readouterr()
     loaded = load(tmp_path, device_map=places)
     assert_equal_weights(loaded.original.state_dict(), model.model.state_dict())
     assert loaded.verification.worst < 1e-6
-    assert capfd.readouterr().err == ""
+    assert caplog.records == []  # Accelerate warns of empty parameters, which are filled here
 
 
 @pytest.mark.parametrize("place", ["main memory", "disk"])
