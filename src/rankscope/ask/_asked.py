@@ -19,6 +19,7 @@ from rankscope.ask._subject import outline, refuse_unfit
 from rankscope.ask._words import LEFT_OUT, Asks, Dialect
 from rankscope.core.network import ABLATIONS, SCORES, ScoreKind, Spec
 from rankscope.errors import InputError, RankscopeError
+from rankscope.models.checkpoints import INIT
 from rankscope.process import OnStep, fingerprint, plain, silent
 from rankscope.version import __version__
 
@@ -224,8 +225,8 @@ def _placed(experiment: Experiment, models: Any, sources: Sources) -> Any:
     compared = getattr(experiment.module(), "compared_models", None)
     if compared is None:
         return tuple(replace(model, source=sources.locate(str(model.source))) for model in models)
-    parted = [model.partition("@") for model in models]
-    return compared([sources.locate(name) + at + how for name, at, how in parted])
+    names = [(model.removesuffix(INIT), model.endswith(INIT)) for model in models]
+    return compared([sources.locate(name, latest=False) + INIT * new for name, new in names])
 
 
 def read_setup(name: str, value: Any, dialect: Dialect) -> Any:

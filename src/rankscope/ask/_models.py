@@ -19,10 +19,11 @@ from rankscope.ask._words import LENGTH
 from rankscope.core.checks import whole
 from rankscope.core.tracing import Provenance
 from rankscope.errors import InputError
+from rankscope.models.checkpoints import model_fingerprint, resolve_checkpoint
 from rankscope.models.families import BUILTIN, BlockInput, Loaded, cached_folder, load
 from rankscope.models.text import InputCheck, passages
 from rankscope.models.training import small_language_model
-from rankscope.process import OnStep, fingerprint, folder_fingerprint, silent
+from rankscope.process import OnStep, fingerprint, silent
 from rankscope.results import Result
 
 Source = str | Path | nn.Module | Loaded | Subject | Result
@@ -203,11 +204,10 @@ class Model:
         if self.trained_here:
             return {**said, "trained_here": True}
         if isinstance(source, str | Path):
-            folder = Path(source).expanduser()
-            location = (
-                folder if folder.is_dir() else not self.at_init and cached_folder(str(source))
-            )
-            contents = {"contents": folder_fingerprint(location)} if location else {}
+            path = Path(resolve_checkpoint(str(source))).expanduser()
+            there = path.is_dir() or path.is_file()
+            location = path if there else not self.at_init and cached_folder(str(source))
+            contents = {"contents": model_fingerprint(location)} if location else {}
             return {"source": str(source), **said, **contents}
         if isinstance(source, Result):
             return {**said, "result": fingerprint([source.id, dict(source.provenance)])}

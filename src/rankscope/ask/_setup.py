@@ -40,8 +40,10 @@ class Setup:
         str | None,
         Word(
             "Arguments",
-            "A folder, a Hub id, or with --at-init a built-in name such as bert-base ('rankscope "
-            "list models' names them); without it, a random network of the shape below.",
+            "A folder (of a training run: RUN is the latest checkpoint, RUN@500 that of step "
+            "500), a .gguf file, a Hub id, or with --at-init a built-in name such as bert-base "
+            "('rankscope list models' names them); without it, a random network of the shape "
+            "below.",
         ),
     ] = None
     at_init: Annotated[bool, Word("Model", "Random weights instead of pretrained ones.")] = False
@@ -304,7 +306,8 @@ class Setup:
 
     @property
     def _tokenizer(self) -> str | None:
-        return None if self.tokenizer is None else self.sources.locate(self.tokenizer)
+        found = self.tokenizer
+        return None if found is None else self.sources.locate(found, latest=False)
 
     def _refuse_idle(self, loaded: "Loaded", seeded: bool) -> None:
         """Raise if a given field has no effect for this model."""

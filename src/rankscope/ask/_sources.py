@@ -12,8 +12,9 @@ from typing import Any
 from rankscope.ask._words import GRID, Dialect
 from rankscope.core.network import Spec
 from rankscope.errors import InputError, RankscopeError
+from rankscope.models.checkpoints import model_fingerprint, resolve_checkpoint
 from rankscope.models.text import Tokenizer, paragraphs, passages
-from rankscope.process import fingerprint, folder_fingerprint, is_path
+from rankscope.process import fingerprint, is_path
 
 
 @dataclass(frozen=True)
@@ -87,11 +88,15 @@ class Sources:
             raise InputError(f"{named} has no token ids; give one line of numbers per sample.")
         return tuple(rows[:most])
 
-    def locate(self, model: str) -> str:
-        """The folder of a model if it exists, otherwise its name."""
-        folder = placed(self.folder, model, "model")
-        if folder.is_dir():
-            return str(folder)
+    def locate(self, model: str, *, latest: bool = True) -> str:
+        """The folder or file of a model if it exists, otherwise its name.
+
+        ``FOLDER@1200`` is a checkpoint of a training run, whose folder alone stands for the latest
+        one unless ``latest=False``.
+        """
+        path = Path(resolve_checkpoint(str(placed(self.folder, model, "model")), latest=latest))
+        if path.is_dir() or path.is_file():
+            return str(path)
         if is_path(model, self.folder):
             where = f" in {self.folder}" if self.folder else ""
             raise InputError(
@@ -100,14 +105,12 @@ class Sources:
         return model
 
     def contents(self, *locations: str | None) -> list[str]:
-        """Fingerprints of the folders of models and tokenisers, or their names without one."""
+        """Fingerprints of the files of models and tokenisers, or their names without any."""
         for location in filter(None, locations):
             if location not in self._contents:
-                folder = Path(location)
-                there = folder.is_dir()
-                self._contents[location] = (
-                    f"files {folder_fingerprint(folder)}" if there else location
-                )
+                path = Path(location)
+                there = path.is_dir() or path.is_file()
+                self._contents[location] = f"files {model_fingerprint(path)}" if there else location
         return [self._contents[location] for location in filter(None, locations)]
 
     def is_built_in(self, location: str) -> bool:
@@ -180,9 +183,10 @@ def _sentences(table: Mapping[str, Any]) -> list[str]:
 
 def _spec(location: str) -> Spec | None:
     # Imported here because it takes seconds.
-    from rankscope.models.families import BUILTIN, outline, read_config
+    from rankscope.models.checkpoints import read_config
+    from rankscope.models.families import BUILTIN, outline
 
-    if Path(location).is_dir():
+    if Path(location).exists():
         config: Any = read_config(location, {"local_files_only": True}, pickled=True)
     elif location in BUILTIN:
         config = BUILTIN[location]()

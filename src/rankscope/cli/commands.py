@@ -266,8 +266,8 @@ def compare(
         typer.Argument(
             metavar="A B ...",
             help="Two or more of: a model folder or Hub id; the same followed by @init "
-            "(bert-base@init) for random initial weights; a folder of checkpoints; a .parquet file "
-            "written by trace or diagnose.",
+            "(bert-base@init) for random initial weights; a folder of checkpoints, or one of them "
+            "by its step (run@500); a .parquet file written by trace or diagnose.",
             show_default=False,
         ),
     ],

@@ -30,13 +30,14 @@ def fingerprint(content: Any, *, digits: int = 12) -> str:
 
 
 def folder_fingerprint(folder: Path) -> str:
-    """A fingerprint of the names, sizes and contents of the files in a folder.
+    """A fingerprint of the names, sizes and contents of the files in a folder, or of one file.
 
     Large files are sampled at even distances: this detects weights of another training, but not
     necessarily a single changed number.
     """
     digest = hashlib.sha256()
-    for path in sorted(path for path in folder.iterdir() if path.is_file()):
+    paths = [folder] if folder.is_file() else folder.iterdir()
+    for path in sorted(path for path in paths if path.is_file()):
         size = path.stat().st_size
         digest.update(repr((path.name, size)).encode())
         with path.open("rb") as file:

@@ -14,7 +14,8 @@ from safetensors.torch import load_file, save_file
 
 from rankscope import residual, trace
 from rankscope.errors import InputError, KindError, RankscopeError, SourceError
-from rankscope.models.families import BUILTIN, Verification, _checkpoint, _sources, load
+from rankscope.models.checkpoints import _files
+from rankscope.models.families import BUILTIN, Verification, _sources, load
 from rankscope.models.text import passages
 
 from .conftest import lively
@@ -472,6 +473,6 @@ def test_a_configuration_cannot_ask_for_more_than_its_weights(
 
 
 def test_a_model_larger_than_the_memory_is_not_built(monkeypatch) -> None:
-    monkeypatch.setattr(_checkpoint, "available_memory", lambda: 2**20)
+    monkeypatch.setattr(_files, "available_memory", lambda: 2**20)
     with pytest.raises(SourceError, match=r"takes about 0.41 GiB of memory, and .* are there"):
         load("bert-base", at_init=True)

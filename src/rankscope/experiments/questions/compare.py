@@ -1,10 +1,9 @@
 """Models, runs or checkpoints side by side: which loses the differences between tokens, where?"""
 
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 import polars as pl
 import torch
@@ -18,6 +17,13 @@ from rankscope.experiments import kit
 from rankscope.experiments.questions import _comparison as words
 from rankscope.experiments.variants import TRANSFORMER
 from rankscope.models.calls import Inputs, ReadInputs, read_inputs
+from rankscope.models.checkpoints import (
+    INIT,
+    checkpoints_in,
+    holds_model,
+    resolve_checkpoint,
+    step_of,
+)
 from rankscope.models.families import Loaded
 from rankscope.results import Result
 
@@ -56,8 +62,6 @@ ENTRY = kit.question(
         ),
     ),
 )
-_INIT: Final = "@init"
-_CHECKPOINT: Final = re.compile(r"checkpoint-(\d+)")
 _WHOLE = ("this model", TRANSFORMER)
 """What results call the network itself, where they have others beside it."""
 
@@ -231,9 +235,10 @@ def compare(
     Each of ``models`` is a folder, a Hub id, either with ``@init`` behind it for the same
     architecture at initialisation, a model or what ``rankscope.load`` returns, a ``Subject``, or a
     ``Result`` of ``trace`` or ``diagnose`` or its ``.parquet`` file. A folder with checkpoints of a
-    training stands for all of them. The other options are those of ``rankscope.load`` and of what
-    is read: ``inputs`` are texts or token ids, by default the first ``samples`` bundled passages,
-    cut to ``length`` tokens: 128 unless given, or as many as a model has positions for.
+    training stands for all of them, ``FOLDER@1200`` for that of one step. The other options are
+    those of ``rankscope.load`` and of what is read: ``inputs`` are texts or token ids, by default
+    the first ``samples`` bundled passages, cut to ``length`` tokens: 128 unless given, or as many
+    as a model has positions for.
     """
     read = ReadInputs(None, None, None) if inputs is None else read_inputs(inputs)
     if read.tensor is not None and read.ids is None:
@@ -261,9 +266,10 @@ def compared_models(models: Mapping[str, Source] | Sequence[Source]) -> tuple[Mo
     >>> [model.label for model in compared_models(["models/mini", "models/mini@init"])]
     ['mini', 'mini at initialisation']
 
-    A folder that holds checkpoints of a training (``checkpoint-100``, ``checkpoint-200``, …)
-    stands for all of them, in the order of their steps, and for itself if it also holds a model; a
-    file ``….parquet`` for the result in it. Keys of a mapping are labels.
+    A folder that holds checkpoints of a training (``checkpoint-100``, ``step_200``, …) stands for
+    all of them, in the order of their steps, and for itself if it also holds a model;
+    ``FOLDER@100`` is one of them, a file ``….parquet`` the result in it. Keys of a mapping are
+    labels.
     """
     named = models.items() if isinstance(models, Mapping) else [("", model) for model in models]
     listed = [model for label, source in named for model in _of(label, source)]
@@ -271,7 +277,7 @@ def compared_models(models: Mapping[str, Source] | Sequence[Source]) -> tuple[Mo
         raise InputError("there is nothing to compare; name two or more models or results.")
     if len(listed) < 2:
         alone = listed[0].label
-        raise InputError(f"{alone} alone cannot be compared; name another, or its {_INIT}.")
+        raise InputError(f"{alone} alone cannot be compared; name another, or its {INIT}.")
     several = len({model.training for model in listed if model.step is not None}) > 1
     labelled: dict[str, Model] = {}
     for model in _in_order(listed):
@@ -293,18 +299,18 @@ def _of(label: str, source: Source) -> list[Model]:
     written = str(source)
     if written.endswith(".parquet"):
         return [Model(results.read(written), label=label or Path(written).stem)]
-    if written.endswith(_INIT):
-        inner = written.removesuffix(_INIT)
+    if written.endswith(INIT):
+        inner = written.removesuffix(INIT)
         called = label or f"{Path(inner).name} at initialisation"
         return [Model(inner, at_init=True, label=called)]
-    folder = Path(written).expanduser()
+    folder = Path(resolve_checkpoint(written, latest=False)).expanduser()
     if not folder.is_dir():
         return [Model(written, label=label or folder.name)]
-    steps = [path for path in folder.iterdir() if path.is_dir() and _step(path) is not None]
-    if not steps:
+    checkpoints = checkpoints_in(folder)
+    if not checkpoints:
         return [_checkpoint(label, folder)]
-    models = [_checkpoint("", path) for path in sorted(steps, key=lambda path: _step(path) or 0)]
-    if (folder / "config.json").is_file():
+    models = [_checkpoint("", path) for path in checkpoints]
+    if holds_model(folder):
         called = f"{folder.name}, final"
         models.append(Model(str(folder), label=called, training=str(folder)))
     return models
@@ -312,15 +318,9 @@ def _of(label: str, source: Source) -> list[Model]:
 
 def _checkpoint(label: str, folder: Path) -> Model:
     label = label or folder.name or folder.resolve().name
-    step = _step(folder)
+    step = step_of(folder)
     training = "" if step is None else str(folder.resolve().parent)
     return Model(str(folder), label=label, step=step, training=training)
-
-
-def _step(folder: Path) -> int | None:
-    """That of a checkpoint of a training, by its name."""
-    match = _CHECKPOINT.fullmatch(folder.name)
-    return int(match[1]) if match else None
 
 
 def _in_order(models: Sequence[Model]) -> list[Model]:

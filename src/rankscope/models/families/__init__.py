@@ -1,7 +1,6 @@
 """Real models: recognised by their parts and verified against the original when loaded."""
 
 from rankscope.models.families._architectures import FAMILIES, family_of
-from rankscope.models.families._checkpoint import read_config as read_config
 from rankscope.models.families._family import Family
 from rankscope.models.families._family import outline as outline
 from rankscope.models.families._loaded import BlockInput, Loaded

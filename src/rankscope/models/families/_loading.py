@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from rankscope.arguments import checked
 from rankscope.core.checks import usable_device
 from rankscope.errors import InputError, KindError, UnsupportedModelError
+from rankscope.models.checkpoints import gather, refuse_packed, resolve_checkpoint
 from rankscope.models.families._architectures import family_of
 from rankscope.models.families._family import Family
 from rankscope.models.families._loaded import Loaded, build, fresh
@@ -42,11 +43,14 @@ def load(
     >>> loaded = load("bert-base", at_init=True)
     >>> x, token_mask, _ = loaded.inputs(["Attention is not all you need."])
 
-    ``source`` is a folder, a Hub id, a transformers model, or with ``at_init=True`` also a built-in
-    name (``BUILTIN`` lists them): then the weights are random, drawn with ``seed``, and nothing is
-    downloaded. Weights are read from safetensors; ``pickled=True`` also allows pickle files, read
-    with ``weights_only=True``. Code that comes with a checkpoint runs only if
-    ``trust_remote_code=True``. ``device_map`` is Accelerate's, for models larger than one device.
+    ``source`` is a folder, a Hub id, a GGUF file, a transformers model, or with ``at_init=True``
+    also a built-in name (``BUILTIN`` lists them): then the weights are random, drawn with ``seed``,
+    and nothing is downloaded. The folder of a training run stands for its latest checkpoint, and
+    ``FOLDER@1200`` for that of step 1200. A LoRA adapter is merged into its model, and weights in
+    FP8, MXFP4 or GGUF's formats become floating point. Weights are read from safetensors;
+    ``pickled=True`` also allows pickle files, read with ``weights_only=True``. Code that comes with
+    a checkpoint runs only if ``trust_remote_code=True``. ``device_map`` is Accelerate's, for models
+    larger than one device; what it offloads is read into memory if it fits.
     ``tokenizer`` is a folder, a Hub id or a tokeniser of transformers, for a model that comes
     without one or is to be given another's.
 
@@ -66,11 +70,12 @@ def load(
             raise InputError(
                 "revision and device_map are about loading; a model is loaded already."
             )
-        model, processor, name = source, None, type(source).__name__
+        refuse_packed(source)
+        model, processor, name = gather(source), None, type(source).__name__
         reads = another_tokenizer(tokenizer)
         if at_init:
-            model = fresh(source, seed)
-        elif device is not None or dtype is not None:
+            model = fresh(model, seed)
+        elif model is source and (device is not None or dtype is not None):
             model = copy.deepcopy(source)  # the caller's model stays as it is
     else:
         if at_init and device_map is not None:
@@ -78,7 +83,7 @@ def load(
                 "device_map is for pretrained weights; with at_init=True give a device."
             )
         options: dict[str, Any] = {"revision": revision, "trust_remote_code": trust_remote_code}
-        name = str(source)
+        name = resolve_checkpoint(str(source))
         if at_init:
             model, reads, processor = initialise(name, seed, options, tokenizer)
         else:
@@ -86,6 +91,7 @@ def load(
             model, reads, processor = load_pretrained(
                 name, options, pickled=pickled, tokenizer=tokenizer
             )
+            model = gather(model)
     model = _placed(model, device, dtype)
     described = family_of(model) if family is None else family
     if part is not None:
@@ -124,11 +130,6 @@ def _placed(
     model: nn.Module, device: str | torch.device | None, dtype: torch.dtype | None
 ) -> nn.Module:
     """The model on a device and in a dtype; one that Accelerate spread out stays where it is."""
-    if any(parameter.is_meta for parameter in model.parameters()):
-        raise UnsupportedModelError(
-            "some weights are offloaded, so they are nowhere to be read; give every layer a device "
-            "of its own in device_map, or load the model without one."
-        )
     if getattr(model, "hf_device_map", None) is not None:
         found = next(model.parameters()).dtype
         if device is not None or dtype not in (None, found):

@@ -1,13 +1,15 @@
 """Models with their own or random weights, from built-in names, folders and the Hub."""
 
 import copy
+import io
 import socket
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext, redirect_stderr
 from difflib import get_close_matches
+from logging import getLogger
 from pathlib import Path
 from textwrap import shorten
-from typing import Any
+from typing import Any, cast
 from urllib.parse import urlsplit
 from urllib.request import getproxies
 
@@ -15,12 +17,21 @@ import transformers
 from huggingface_hub import constants, try_to_load_from_cache
 from huggingface_hub.errors import HFValidationError
 from torch import nn
-from transformers import AutoImageProcessor, AutoModel, AutoTokenizer
+from transformers import AutoImageProcessor, AutoModel, AutoTokenizer, GgufConfig
 from transformers.utils import logging
 
 from rankscope.arguments import checked
 from rankscope.errors import KindError, SourceError
-from rankscope.models.families._checkpoint import check_size, read_config, weight_bytes
+from rankscope.models.checkpoints import (
+    base_of_adapter,
+    check_size,
+    dequantisation,
+    is_gguf,
+    read_adapter,
+    read_config,
+    step_of,
+    weight_bytes,
+)
 from rankscope.models.families._tokenization import BundledTokenizer
 from rankscope.process import is_path
 from rankscope.streams import global_stream
@@ -96,9 +107,9 @@ def initialise(name: str, seed: int, options: dict[str, Any], tokenizer: Any = N
         config = BUILTIN[name]()
         own = BundledTokenizer.for_config(config)
     else:
-        options = {**options, **_where(name)}
-        config = _attempt(name, lambda: read_config(_at_home(name), options, pickled=True))
-        own = _tokenizer(name, options) if given is None else None
+        name, options = _at_home(name), _chosen(name, options)
+        config = _attempt(name, lambda: read_config(name, options, pickled=True))
+        own = _readers(_places(name), options)[0] if given is None else None
     trusted = options["trust_remote_code"]
     size = {"trusted": trusted, "weights": None, "spread": False}
     _attempt(name, lambda: check_size(name, config, **size))
@@ -110,19 +121,84 @@ def initialise(name: str, seed: int, options: dict[str, Any], tokenizer: Any = N
 def load_pretrained(
     name: str, options: dict[str, Any], *, pickled: bool, tokenizer: Any = None
 ) -> Source:
-    """A model with its own weights, from a folder or a Hub id."""
-    given, place = another_tokenizer(tokenizer), _where(name)
-    name = _at_home(name)
-    chosen = {key: options[key] for key in ("revision", "trust_remote_code")} | place
+    """A model with its own weights, from a folder, a GGUF file or a Hub id.
+
+    An adapter is merged into its model.
+    """
+    given = another_tokenizer(tokenizer)
+    name, chosen = _at_home(name), _chosen(name, options)
+    adapter = _attempt(name, lambda: read_adapter(name, chosen, pickled=pickled))
+    if adapter is None:
+        model, places = _read_weights(name, options, pickled=pickled), _places(name)
+    else:
+        base = _at_home(adapter.base)
+        if not Path(base).exists() and is_path(base):
+            raise SourceError(
+                f"{name} is an adapter, and there is no folder {base} with its model; put the "
+                "folder there, or its path into adapter_config.json (base_model_name_or_path)."
+            )
+        below = {**options, "revision": None if Path(base).is_dir() else adapter.revision}
+        model = _read_weights(base, below, pickled=pickled)
+        if any(parameter.is_meta for parameter in model.parameters()):
+            raise SourceError(
+                f"{name} is an adapter, which is merged in memory; load it without a device_map."
+            )
+        _attempt(name, lambda: adapter.merge(model))
+        places = [*_places(name), base]
+    reads, processor = (given, None) if given is not None else _readers(places, options)
+    return model.eval(), reads, processor
+
+
+def _places(name: str) -> list[str]:
+    """Where a tokeniser can be: with the model, its training run, or the model of an adapter."""
+    places, path = [name], Path(name)
+    if path.is_dir():
+        places += [str(path.parent)] if step_of(path) is not None else []
+        places += [base] if (base := base_of_adapter(path)) else []
+    return places
+
+
+def _readers(places: list[str], options: dict[str, Any]) -> tuple[Any, Any]:
+    """The first tokeniser of some places, or without any the first image processor."""
+    own = {place: {**options, "revision": None} for place in places[1:]} | {places[0]: options}
+    chosen = {place: _chosen(place, own[place]) for place in places}
+    for place, how in chosen.items():
+        if (tokenizer := _tokenizer(place, how)) is not None:
+            return tokenizer, None
+    for place, how in chosen.items():
+        if (processor := _optional(AutoImageProcessor, place, how)) is not None:
+            return None, processor
+    return None, None
+
+
+def _chosen(name: str, options: dict[str, Any]) -> dict[str, Any]:
+    """Options with which any file of a source is read."""
+    return {key: options[key] for key in ("revision", "trust_remote_code")} | _where(name)
+
+
+def _read_weights(name: str, options: dict[str, Any], *, pickled: bool) -> nn.Module:
+    """A model with its own weights in floating point, once its files and sizes are checked."""
+    chosen = _chosen(name, options)
     config = _attempt(name, lambda: read_config(name, chosen, pickled=pickled), pickled=pickled)
     size = {"trusted": options["trust_remote_code"], "spread": options["device_map"] is not None}
     weights = weight_bytes(name)
     _attempt(name, lambda: check_size(name, config, weights=weights, **size))
-    reading = {**options, **place, "weights_only": True, "output_loading_info": True}
-    reading["use_safetensors"] = None if pickled else True
-    model, report = _attempt(
-        name, lambda: AutoModel.from_pretrained(name, **reading), pickled=pickled
-    )
+    reading = {**options, **chosen, "weights_only": True, "output_loading_info": True}
+    path = name
+    if is_gguf(name):
+        path, file = str(Path(name).parent), Path(name).name
+        # Otherwise Transformers may fetch kernels from the Hub and run them.
+        reading |= {"gguf_file": file, "quantization_config": GgufConfig(dequantize=True)}
+    else:
+        reading |= _attempt(name, lambda: dequantisation(name, config))
+        reading["use_safetensors"] = None if pickled else True
+    # The reader of GGUF files has a progress bar that cannot be switched off.
+    with nullcontext() if path == name else redirect_stderr(io.StringIO()):
+        model, report = _attempt(
+            name, lambda: AutoModel.from_pretrained(path, **reading), pickled=pickled
+        )
+    if path != name:
+        model.config.name_or_path = name
     # Weights a checkpoint lacks would be drawn at random; only poolers and heads may be.
     missing = sorted(key for key in report["missing_keys"] if "pool" not in key)
     if missing:
@@ -130,22 +206,31 @@ def load_pretrained(
             f"{name} lacks {len(missing)} of the model's weights, {missing[0]} among them, so it "
             "is not a whole checkpoint; at_init=True (--at-init) draws all of them at random."
         )
-    reads = _tokenizer(name, chosen) if given is None else given
-    processor = _optional(AutoImageProcessor, name, chosen) if reads is None else None
-    return model.eval(), reads, processor
+    return cast(nn.Module, model)
 
 
 def _at_home(name: str) -> str:
-    """A folder's path with ``~`` written out; other names as they are."""
-    path = Path(name).expanduser()
-    return str(path) if path.is_dir() else name
+    """A path with ``~`` written out; other names as they are."""
+    path = _expanded(name)
+    return str(path) if path.exists() else name
+
+
+def _expanded(name: str) -> Path:
+    try:
+        return Path(name).expanduser()
+    except RuntimeError:
+        raise SourceError(
+            f"the home directory in {name} is unknown; write the full path."
+        ) from None
 
 
 def _where(name: str) -> dict[str, bool]:
     """Whether only files that are here are used: those of a folder, or without the Hub in reach."""
-    path = Path(name).expanduser()
-    if path.is_dir():
+    path = _expanded(name)
+    if path.is_dir() or is_gguf(str(path)):
         return {"local_files_only": True}
+    if path.is_file():
+        raise SourceError(f"{name} is a file; a model is a folder, a .gguf file or a Hub id.")
     if is_path(name):
         raise SourceError(f"there is no folder {name}; give a folder that holds a model.")
     return {"local_files_only": not hub_is_reachable()}
@@ -175,7 +260,7 @@ def _attempt(name: str, action: Callable[[], Any], *, pickled: bool | None = Non
     except Exception as error:  # whatever a foreign folder makes the loaders raise
         reason = shorten(f"{type(error).__name__}: {error}", _LONG, placeholder=" …").rstrip(".")
         folder, advice = Path(name).expanduser(), ""
-        if not folder.is_dir():
+        if not folder.exists():
             advice = (
                 " There is no such folder here; give one, or a Hub id that is cached or while the "
                 "Hub can be reached."
@@ -187,7 +272,7 @@ def _attempt(name: str, action: Callable[[], Any], *, pickled: bool | None = Non
                     f" {name!r} is built in: its architecture needs no weights (at_init=True, "
                     f"--at-init, or {name}@init to compare)."
                 )
-        elif pickled is not None and not any(folder.glob("*.safetensors")):
+        elif folder.is_dir() and pickled is not None and not any(folder.glob("*.safetensors")):
             advice = " Weights must be safetensors; pickle files need pickled=True (--pickled)."
             if pickled:
                 advice = (
@@ -233,6 +318,8 @@ def _ready_to_pad(tokenizer: Any) -> Any:
 
 
 def _optional(kind: Any, name: str, options: dict[str, Any]) -> Any:
+    if is_gguf(name):
+        name, options = str(Path(name).parent), {**options, "gguf_file": Path(name).name}
     try:
         with quiet():
             return kind.from_pretrained(name, **options)
@@ -244,11 +331,14 @@ def _optional(kind: Any, name: str, options: dict[str, Any]) -> Any:
 def quiet() -> Iterator[None]:
     """No advice from the loaders on standard error: what matters becomes an error of ours."""
     level, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
+    offloading = getLogger("accelerate.big_modeling")
+    before, offloading.disabled = offloading.disabled, True
     logging.set_verbosity_error()
     logging.disable_progress_bar()
     try:
         yield
     finally:
+        offloading.disabled = before
         logging.set_verbosity(level)
         if bars:
             logging.enable_progress_bar()

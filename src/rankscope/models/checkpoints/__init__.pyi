@@ -1,0 +1,16 @@
+from ._adapters import Adapter as Adapter
+from ._adapters import read_adapter as read_adapter
+from ._files import check_size as check_size
+from ._files import dequantisation as dequantisation
+from ._files import is_gguf as is_gguf
+from ._files import read_config as read_config
+from ._files import weight_bytes as weight_bytes
+from ._modules import gather as gather
+from ._modules import refuse_packed as refuse_packed
+from ._names import INIT as INIT
+from ._names import base_of_adapter as base_of_adapter
+from ._names import checkpoints_in as checkpoints_in
+from ._names import holds_model as holds_model
+from ._names import model_fingerprint as model_fingerprint
+from ._names import resolve_checkpoint as resolve_checkpoint
+from ._names import step_of as step_of
