@@ -9,7 +9,7 @@ import inspect
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from functools import wraps
-from typing import TYPE_CHECKING, Any, Concatenate, NamedTuple, ParamSpec, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Concatenate, NamedTuple, ParamSpec, TypeAlias, TypeVar, cast
 
 import numpy as np
 import torch
@@ -28,7 +28,7 @@ from rankscope.errors import InputError, KindError, ShapeError
 if TYPE_CHECKING:
     from rankscope.models.families import Loaded
 
-    Model = Network | Loaded | nn.Module
+    Model: TypeAlias = Network | Loaded | nn.Module
 else:
     Model = "Network | Loaded | nn.Module"
 Inputs = Tensor | np.ndarray[Any, Any] | Mapping[str, Any] | Sequence[Any] | str

@@ -199,7 +199,7 @@ def test_other_adapters_are_refused_in_a_sentence(
 ) -> None:
     from rankscope.models.families import _sources
 
-    monkeypatch.setattr(_sources, "_hub_is_reachable", lambda: False)
+    monkeypatch.setattr(_sources, "hub_is_reachable", lambda: False)
     content = json.loads((adapter / "adapter_config.json").read_text())
     (adapter / "adapter_config.json").write_text(json.dumps({**content, **config}))
     with pytest.raises(SourceError, match=says) as caught:

@@ -90,7 +90,7 @@ class Loaded:
     @cached_property
     def pooling(self) -> Pooling:
         """How the model makes one vector of a text or an image: its own way, or the usual one."""
-        probe = (self.probes or _probes(self.family, self.body))[0]
+        probe = (self.tried_on or probes(self.family, self.body))[0]
         causal, seed = self.network.is_causal(), self.network.seed
         return pooling_of(self.original, self.family, probe, causal=causal, drawn=seed)
 
