@@ -166,16 +166,16 @@ def conclude(entry: Entry, config: Any, measured: Any) -> Result:
 
 
 def judged(domain: str, checks: Checks, on: Phrase = "") -> Judgement:
-    """Judge a statement: supported if every case is, not supported if none is, else it depends.
+    """Judge a statement: supported if every case is, not supported if none is, else in part.
 
     >>> str(judged("random networks", {"one head": True, "two heads": False}))
-    'Depends on the case: supported for one head; not for two heads'
+    'Supported for one head; not for two heads'
     >>> str(judged("trained models", {}, "pass one with --pretrained"))
     'Not tested: pass one with --pretrained'
     >>> str(judged("models", {"random weights": True, "pretrained ones": None}))
     'Supported where tested; not tested: pretrained ones'
 
-    ``on`` completes the verdict (see ``Judgement``). Without it, a verdict that depends names or
+    ``on`` completes the verdict (see ``Judgement``). Without it, a verdict "in part" names or
     counts the cases on either side. Cases that could not be tested (None) are named last.
     """
     tested = {case: holds for case, holds in checks.items() if holds is not None}
@@ -190,10 +190,9 @@ def judged(domain: str, checks: Checks, on: Phrase = "") -> Judgement:
         supported, unsupported = (
             [case for case, holds in tested.items() if holds is side] for side in (True, False)
         )
-        words = f"the case: supported in {len(supported)} of {len(tested)}"
+        words = f"supported in {len(supported)} of {len(tested)} cases"
         if max(len(supported), len(unsupported)) <= _FEW:
-            named = f"supported for {', '.join(supported)}; not for {', '.join(unsupported)}"
-            words = f"the case: {named}"
+            words = f"supported for {', '.join(supported)}; not for {', '.join(unsupported)}"
     if tested and untested:
         words = f"{words or 'where tested'}; not tested: {untested}"
     return Judgement(verdict, domain, words, dict(tested))

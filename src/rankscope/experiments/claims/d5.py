@@ -194,7 +194,7 @@ def judge(config: Config, measured: kit.Measured[dict[str, ModelFacts]]) -> kit.
                 "by_depth",
                 "A panel for each model, all samples of all draws of its weights, beside the "
                 "authors' own curves, which are means; hollow marks: zero, or less than the "
-                f"figure's axis shows. Taken away, {variants.PARTS[config.parts]}.",
+                f"figure's axis shows. Variants ({config.parts}): {variants.PARTS[config.parts]}.",
                 _RESIDUAL,
                 options={"lowest": RESOLUTION / 2},
             ),
@@ -213,7 +213,7 @@ def _words(config: Config, names: Iterable[str], ours: Mapping[str, list[Ends]])
     return {
         "holds": seeds,
         "fails": f"for {apart}",
-        "depends": f"the model: not supported for {apart}",
+        "depends": f"supported except for: {apart}",
         "not tried": "name a model with --models or --pretrained",
     }
 
