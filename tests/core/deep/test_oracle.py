@@ -9,7 +9,7 @@ from torch import nn
 
 from rankscope.core.metrics import residual
 from rankscope.core.network import Init, Network, Scores, Spec, View
-from rankscope.models.families._family import ColumnSlice
+from rankscope.models.families._projections import Slots
 
 from .cases import BARE, PADDING, SPECS, spec
 from .equations import PHI
@@ -65,7 +65,7 @@ def test_more_digits_change_only_what_lies_behind_the_last(name, lively, tokens)
 def test_projections_that_live_in_other_weights(lively, tokens):
     net, x = lively(spec()), tokens(1, 5, 4)
     fused = nn.Linear(4, 4, dtype=torch.float64)  # stored as (input, output), as GPT-2 does
-    net.blocks[0].attention.query = View(fused, ColumnSlice(0, 4))
+    net.blocks[0].attention.query = View(fused, Slots(transposed=True))
     got = plain_states(net, x, digits=30)[-1].tensor()
     torch.testing.assert_close(got, states64(net, x)[-1], rtol=1e-13, atol=1e-13)
 
