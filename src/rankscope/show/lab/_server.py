@@ -312,9 +312,9 @@ _HOST = re.compile(r"(?:\[(?P<six>[0-9a-f:.]+)\]|(?P<name>[^\[\]:/@%\s]+))(?::\d
 class Guard:
     """Rejects other hosts and origins and request bodies; adds security headers.
 
-    A page elsewhere whose name is made to lead here (DNS rebinding) sends that name as its host. A
-    page elsewhere that asks by our own address is told by its origin, or by what the browser says
-    of the request's site.
+    A foreign page whose name resolves to this machine (DNS rebinding) sends that name as its host.
+    A foreign page that uses our address is recognised by its origin, or by the Sec-Fetch-Site
+    header of the browser.
     """
 
     def __init__(self, app: ASGIApp, *, host: str) -> None:
@@ -360,8 +360,8 @@ def name_of(host: str) -> str:
 def host_rule(host: str) -> Callable[[str], bool]:
     """The host names of this server.
 
-    Those of the loopback, and the one it was told to bind to. Bound to every address, it answers to
-    any address in numbers: those cannot be made to lead elsewhere.
+    The names of the loopback, and the address it is bound to. If bound to all addresses, it accepts
+    any numeric address, because DNS cannot redirect those.
     """
     any_number = host in ("0.0.0.0", "::", "")
 
