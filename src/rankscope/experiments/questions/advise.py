@@ -130,7 +130,7 @@ ENTRY = kit.question(
     ),
 )
 _Few = Annotated[int, Range(1, 1000)]
-AS_IS = "as it is"
+AS_IS = "unchanged"
 _LENGTH = 32
 """Default number of tokens; the time grows with its square."""
 _CHARTED = "log10_relative_dispersion"
@@ -222,7 +222,7 @@ def run(config: Config, on_step: kit.OnStep) -> kit.Result:
         config,
         headline=_headline(original, helping),
         sentences=sentences,
-        labels=("as it is", "what now", *[""] * (len(sentences) - 2)),
+        labels=("unchanged", "what now", *[""] * (len(sentences) - 2)),
         listings=(advice.tried(original, helping, others),) if helping or others else (),
         table=_table([original, *helping, *others], charted),
         about={"read": f"{samples} × {tokens} tokens", "weights": "none: random networks"},

@@ -215,9 +215,7 @@ def diagnose(
     reading = ReadInputs(None, None, None) if inputs is None else read_inputs(inputs, token_mask)
     if isinstance(model, Network):
         if loading:
-            raise InputError(
-                f"{next(iter(loading))} applies to loading a model; this is a network."
-            )
+            raise InputError(f"{next(iter(loading))} applies to loading; this is a network.")
         if reading.tensor is not None:
             network, x, mask = as_network(model, reading.tensor, reading.token_mask)
             subject = kit.Subject(network, x, mask, measured, title_of(model))
