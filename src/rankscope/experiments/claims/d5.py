@@ -31,7 +31,7 @@ ENTRY = kit.claim(
 )
 PAPER: Final = {"samples": 32}
 RESOLUTION: Final = 1e-3
-"""What the figure's axis tells apart; whatever is below counts as this much."""
+"""The lower end of the figure's axis; smaller values count as this."""
 FAR: Final = 10.0
 """How many times as much is "far" above."""
 _RESIDUAL = "relative_residual"

@@ -94,11 +94,11 @@ ENTRY = kit.question(
         ),
         kit.Metric(
             "sublayer_spread",
-            "What a sublayer tells apart",
+            "Token-specific output of a sublayer",
             "parts of the state",
             "log",
             "0 = the same for every token",
-            "What of a sublayer's output differs from token to token, over the size of the state.",
+            "The part of its output that differs between tokens, over the size of the state.",
         ),
         kit.Metric(
             "logit_scale",

@@ -89,9 +89,7 @@ def draw(drawing: Drawing, result: Result) -> Figure:
         elif "metric" in kind.options:
             options["metric"] = drawing.metric
         else:
-            raise InputError(
-                f"{kind.name} draws {kind.metric} alone; a drawing asks it for {drawing.metric}."
-            )
+            raise InputError(f"{kind.name} draws only {kind.metric}, not {drawing.metric}.")
     if drawing.roles:
         options["roles"] = drawing.roles
     unknown = [name for name in options if name not in kind.options]
@@ -177,7 +175,7 @@ def reading(drawing: Drawing) -> str:
 def _kind_of(drawing: Drawing) -> FigureKind:
     if drawing.figure not in FIGURES:
         raise InputError(
-            f"a drawing asks for the figure {drawing.figure!r}; choose one of {', '.join(FIGURES)}."
+            f"figure {drawing.figure!r} is unknown; choose one of {', '.join(FIGURES)}."
         )
     return FIGURES[drawing.figure]
 

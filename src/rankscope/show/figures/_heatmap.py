@@ -126,8 +126,8 @@ def shades_of(
     top = math.inf if highest is None else highest
     if not bottom < top or (scale == "log" and bottom <= 0 and lowest is not None):
         raise InputError(
-            f"lowest={lowest} and highest={highest} are no ends of a {scale} scale; lowest must be "
-            "below highest, and above 0 where shades go by the order of magnitude."
+            f"lowest={lowest} and highest={highest} are not valid on a {scale} scale; lowest must "
+            "be below highest, and above 0 on a logarithmic scale."
         )
     finite = [value for measured in values if (value := finite_or_none(measured)) is not None]
     inside = [min(max(value, bottom), top) for value in finite]

@@ -339,13 +339,13 @@ class Guard:
         """The status code and reason to reject a request; an empty reason if it is accepted."""
         hosts = headers.getlist("host")
         if len(hosts) != 1 or not self._is_ours(name_of(hosts[0])):
-            return 421, "The lab answers to its own address alone; open it as it was printed."
+            return 421, "The lab accepts only its own address; open the address that was printed."
         if any(origin != f"http://{hosts[0]}" for origin in headers.getlist("origin")):
-            return 403, "The lab answers its own page alone, not pages from elsewhere."
+            return 403, "The lab accepts requests of its own page only."
         sites = headers.getlist("sec-fetch-site")
         follows_link = headers.get("sec-fetch-mode") == "navigate" and path == "/"
         if any(site not in ("same-origin", "none") for site in sites) and not follows_link:
-            return 403, "The lab answers its own page alone, not pages from elsewhere."
+            return 403, "The lab accepts requests of its own page only."
         if headers.get("content-length", "0") != "0" or "transfer-encoding" in headers:
             return 413, "The lab reads no bodies; everything is in the address."
         return 200, ""
