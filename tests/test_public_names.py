@@ -95,11 +95,11 @@ NAMES = {
 }
 
 
-@pytest.mark.parametrize("room", NAMES)
-def test_the_room_exports_these_names_and_no_others(room):
-    module = importlib.import_module(room)
+@pytest.mark.parametrize("package", NAMES)
+def test_the_package_exports_these_names_and_no_others(package):
+    module = importlib.import_module(package)
     exported = getattr(module, "__all__", None)
     if exported is None:  # the errors are all there is in their file
         exported = [name for name, value in vars(module).items() if isinstance(value, type)]
-    assert sorted(exported) == NAMES[room].split()
+    assert sorted(exported) == NAMES[package].split()
     assert [name for name in exported if getattr(module, name) is None] == []

@@ -457,3 +457,10 @@ def test_a_pandas_frame_that_is_no_table_is_refused(pandas):
         tables.summary(pandas.DataFrame(halves))
     with pytest.raises(KindError, match="expected a Network"):
         rs.head_shares(pandas.DataFrame({"metric": ["a"], "value": [1.0]}), X)
+
+
+def test_the_documentation_lists_every_returned_type(made):
+    page = (Path(__file__).parents[1] / "docs" / "api.md").read_text("utf-8")
+    answers = page.split("## Answers")[1].split("\n## ")[0]
+    returned = {type(value).__name__ for value, _ in made.values()}
+    assert [name for name in sorted(returned) if f"`{name}`" not in answers] == []

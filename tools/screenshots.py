@@ -1,7 +1,7 @@
 """Take the screenshots of the README and docs in a browser: ``make screenshots``.
 
 ``python tools/screenshots.py deep paths`` takes only those. Each shows the top of a page or one of
-its charts, as ``rankscope`` writes it.
+its charts, as ``rankscope`` writes it; ``sweep`` is drawn without a browser.
 """
 
 import subprocess
@@ -54,6 +54,11 @@ LAB = (
 """The state of the lab: tokens that converge to two poles of the sphere."""
 
 
+GRID = IMAGES.parents[1] / "examples" / "sweeps" / "init_depth.toml"
+MAP = "--facet norm --map depth,init_scale --y relative_residual --boundary 0.1"
+"""The options of the README's map."""
+
+
 def take(browser: Browser, name: str, shot: Shot) -> Path:
     """Run the command, open its page, and take the picture."""
     with tempfile.TemporaryDirectory() as folder:
@@ -94,12 +99,32 @@ def take_lab(browser: Browser) -> Path:
     return target
 
 
+def draw_sweep() -> Path:
+    """Run the sweep of the README in its quick form, and draw its map; needs no browser."""
+    target = IMAGES / "sweep.png"
+    with tempfile.TemporaryDirectory() as parent:
+        folder = Path(parent) / "init_depth-quick"
+        for words in (
+            f"{GRID} --quick --output {folder}",
+            f"table {folder} {MAP} --output {target}",
+        ):
+            command = [sys.executable, "-m", "rankscope", "sweep", *words.split()]
+            subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+    return target
+
+
 def main() -> None:
     """Take the pictures that are named, or all."""
-    asked = sys.argv[1:] or [*SHOTS, "lab"]
-    unknown = [name for name in asked if name not in (*SHOTS, "lab")]
+    names = [*SHOTS, "lab", "sweep"]
+    asked = sys.argv[1:] or names
+    unknown = [name for name in asked if name not in names]
     if unknown:
-        sys.exit(f"there is no picture {unknown[0]!r}; choose from {', '.join(SHOTS)}, lab.")
+        sys.exit(f"there is no picture {unknown[0]!r}; choose from {', '.join(names)}.")
+    if "sweep" in asked:
+        asked.remove("sweep")
+        print(draw_sweep(), flush=True)
+    if not asked:
+        return
     chromium = find()
     if chromium is None:
         sys.exit(MISSING)

@@ -7,7 +7,7 @@ from rankscope.process import passive_wait, stop
 
 
 def main() -> None:
-    """Import the commands, which takes a moment, and run the one that was asked for."""
+    """Import the commands, which is slow, and run the requested one."""
     os.environ.update(passive_wait())  # before torch is imported
     before = signal.signal(signal.SIGINT, stop)  # nothing is written yet, so nothing can be lost
     from rankscope.cli import main

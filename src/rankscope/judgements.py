@@ -12,7 +12,7 @@ Verdict = Literal["holds", "fails", "depends", "not tried"]
 _WORDS: Final[dict[Verdict, str]] = {
     "holds": "supported",
     "fails": "not supported",
-    "depends": "depends",
+    "depends": "supported in part",
     "not tried": "not tested",
 }
 _PREPOSITIONS: Final = ("for ", "in ", "up to ", "where ", "with ")
@@ -23,15 +23,17 @@ _PREPOSITIONS: Final = ("for ", "in ", "up to ", "where ", "with ")
 class Judgement:
     """What the figures say about a statement on one domain.
 
-    >>> str(Judgement("depends", "any scale of the weights", "the scale: cubic up to LeCun × 1.4"))
-    'Depends on the scale: cubic up to LeCun × 1.4'
+    >>> str(Judgement("depends", "any number of heads", "supported for one head; not for two"))
+    'Supported for one head; not for two'
+    >>> str(Judgement("depends", "any scale of the weights", "cubic up to LeCun × 1.4"))
+    'Supported in part: cubic up to LeCun × 1.4'
     >>> str(Judgement("holds", "networks with skips", "for β down to 0.001"))
     'Supported for β down to 0.001'
     >>> str(Judgement("fails", "any number of tokens", "off by 0.2 at 100 tokens"))
     'Not supported: off by 0.2 at 100 tokens'
 
-    ``domain`` says what the statement was tested on. ``on`` completes the verdict: what it depends
-    on, how far the statement is supported, which models were tested, or which option is missing.
+    ``domain`` says what the statement was tested on. ``on`` completes the verdict: where the
+    statement is supported and where not, which models were tested, or which option is missing.
     """
 
     verdict: Verdict
@@ -41,19 +43,15 @@ class Judgement:
     """The checks behind the verdict: whether each was met, by name."""
 
     def __str__(self) -> str:
-        joined = self.verdict == "depends" or self.on.startswith(_PREPOSITIONS)
-        separator = " " if joined else ": "
-        return sentence_case(f"{self.words}{separator}{self.rest}" if self.on else self.words)
+        if self.verdict == "depends" and self.on.startswith(("supported ", "not supported ")):
+            return sentence_case(self.on)
+        separator = " " if self.on.startswith(_PREPOSITIONS) else ": "
+        return sentence_case(f"{self.words}{separator}{self.on}" if self.on else self.words)
 
     @property
     def words(self) -> str:
         """The verdict in words, such as "not supported"."""
         return _WORDS[self.verdict]
-
-    @property
-    def rest(self) -> str:
-        """The words that follow the verdict."""
-        return f"on {self.on}" if self.verdict == "depends" and self.on else self.on
 
 
 @checked
@@ -72,7 +70,7 @@ def over_seeds(judgements: Mapping[int, Judgement]) -> Judgement:
 
     >>> holds, fails = Judgement("holds", "all masks"), Judgement("fails", "all masks")
     >>> str(over_seeds({0: holds, 1: fails, 2: holds}))
-    'Depends on the seed: supported for 0, 2; not supported for 1'
+    'Supported for seeds 0, 2; not supported for seed 1'
     """
     by_verdict: dict[Verdict, list[int]] = {}
     for seed, judgement in judgements.items():
@@ -80,9 +78,11 @@ def over_seeds(judgements: Mapping[int, Judgement]) -> Judgement:
     first = next(iter(judgements.values()))
     if len(by_verdict) == 1:
         return first
-    words = {**_WORDS, "depends": "supported in part"}
-    parts = [f"{words[verdict]} for {', '.join(map(str, s))}" for verdict, s in by_verdict.items()]
-    return Judgement("depends", first.domain, f"the seed: {'; '.join(parts)}")
+    parts = [
+        f"{_WORDS[verdict]} for seed{'s' * (len(seeds) > 1)} {', '.join(map(str, seeds))}"
+        for verdict, seeds in by_verdict.items()
+    ]
+    return Judgement("depends", first.domain, "; ".join(parts))
 
 
 @checked

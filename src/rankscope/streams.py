@@ -1,10 +1,10 @@
-"""Random numbers: every use has a stream of its own, derived from a seed and what it is for.
+"""Random numbers: every purpose has its own stream, derived from the seed and its name.
 
-Two generators that start at the same seed draw the same numbers. With one seed for everything, a
-network's first weights would therefore be the very numbers its input is made of, and its figures
-those of no independent draw. So nothing here starts a generator at a bare seed: it asks for
-``stream(seed, "weights", 3, "query")``, which has nothing in common with any other stream, of this
-seed or of another, and does not move when something else draws more or fewer numbers.
+Two generators that start at the same seed draw the same numbers. With one seed for everything, the
+first weights of a network would therefore be equal to the numbers of its input, and not independent
+of them. So no generator is seeded directly: ``stream(seed, "weights", 3, "query")`` is independent
+of every other stream, of this seed or another, and does not change when another purpose draws more
+or fewer numbers.
 """
 
 import hashlib
@@ -30,10 +30,10 @@ def stream(seed: int, *purpose: str | int) -> torch.Generator:
 
 
 def stream_seed(seed: int, *purpose: str | int) -> int:
-    """The number a purpose's generator starts at: 63 bits of a hash of both.
+    """The seed of a purpose's generator: 63 bits of a hash of seed and purpose.
 
-    PyTorch's generator on the CPU takes 32 of them, so that two of a thousand streams coincide with
-    a probability of about one in ten thousand.
+    PyTorch's CPU generator uses 32 of them, so that two of a thousand streams are equal with a
+    probability of about 1 in 10,000.
     """
     seed, *purpose_of = map(python_number, (seed, *purpose))
     if isinstance(seed, bool) or not isinstance(seed, int):
@@ -46,9 +46,9 @@ def stream_seed(seed: int, *purpose: str | int) -> int:
 
 @contextmanager
 def global_stream(seed: int, *purpose: str | int) -> Iterator[None]:
-    """PyTorch's global generator as one purpose's stream, and afterwards as it was.
+    """Use PyTorch's global generator as a stream, and restore its state afterwards.
 
-    For code that is not ours and draws from the global state: models that initialise themselves.
+    For external code that draws from the global state: models that initialise themselves.
     """
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(stream_seed(seed, *purpose))

@@ -1,6 +1,6 @@
 """What every result owes those who show it."""
 
-from rankscope.results import Result
+from rankscope.results import Judgement, Result
 from rankscope.show import figures
 
 
@@ -29,3 +29,10 @@ def steps_of(run, config) -> tuple[Result, list[float]]:
     assert seen[-1] == 1.0
     assert all(0 < share <= 1 for share in seen)
     return result, seen
+
+
+def reads(judgement: Judgement | None, words: str) -> bool:
+    """Whether a verdict begins with these words; "Supported" alone means in every case."""
+    if words == "Supported" and (judgement is None or judgement.verdict != "holds"):
+        return False
+    return str(judgement).startswith(words)

@@ -148,12 +148,12 @@ def test_runs_that_differ_in_the_seed_alone_are_one_series():
 
 def test_a_verdict_that_changes_with_the_seed_depends_on_it():
     (series,) = over_seeds([run(0), run(1, "fails", cubic=False), run(2)])
-    assert series.verdict == "Depends on the seed: supported for 0, 2; not supported for 1"
+    assert series.verdict == "Supported for seeds 0, 2; not supported for seed 1"
     assert series.seeds == "seeds 0, 1, 2: not stable"
     (series,) = over_seeds([run(0, beyond="holds"), run(1, beyond="fails")])
     assert (
         series.verdict
-        == "Supported. Beyond its domain: depends on the seed: supported for 0; not supported for 1"
+        == "Supported. Beyond its domain: supported for seed 0; not supported for seed 1"
     )
     assert series.seeds == "seeds 0, 1: not stable"
 

@@ -65,7 +65,7 @@ def test_the_documentation_runs_as_it_stands(tmp_path, monkeypatch):
     (code,) = re.findall(r"```python\n(.*?)```", text, flags=re.DOTALL)
     names = {}
     exec(compile(code, str(DOCS), "exec"), names)
-    assert (names["found"].done, names["found"].total) == (6, 6)
+    assert (names["swept"].done, names["swept"].total) == (6, 6)
     assert (tmp_path / "depths.html").is_file()
     (grid,) = re.findall(r"```toml\n(.*?)```", text, flags=re.DOTALL)
     (tmp_path / "grid.toml").write_text(grid, encoding="utf-8")

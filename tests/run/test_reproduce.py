@@ -236,7 +236,7 @@ def test_the_summary_has_a_row_for_every_claim_and_nothing_unescaped(sql, tmp_pa
     assert text.count('<th scope="row">') == len(entries("claim"))
     assert 'href="d1-' in text
     assert "rankscope reproduce D2" in text  # what to type for those that were not run
-    assert "on the weather" in text
+    assert "supported in part</span></span> the weather" in text
     assert "elsewhere" in text
     assert "0.25" in text
     ((details,),) = sql(tmp_path, "SELECT details FROM runs")

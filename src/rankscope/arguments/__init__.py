@@ -1,8 +1,8 @@
-"""Arguments of the wrong kind, answered in one place: from a public function's annotations.
+"""Check the types of arguments of public functions against their annotations.
 
-``@checked`` above a function, a dataclass or a class with public methods is all that is written.
-What the annotations cannot say (finite, at most so many) is in ``Annotated`` with a ``Range``, or
-stays with the functions, in ``rankscope.core.checks``.
+The decorator ``@checked`` applies to a function, a dataclass or a class with public methods.
+Conditions beyond the type (finite, a maximum) are ``Annotated`` with a ``Range``, or checked by the
+functions with ``rankscope.core.checks``.
 """
 
 import functools
@@ -36,12 +36,12 @@ Finite = Annotated[float, Range()]
 Positive = Annotated[float, Range(5e-324)]
 Share = Annotated[float, Range(0, 1)]
 FROM_PANDAS: list[Callable[[Any], Any]] = []
-"""What makes one of our tables of a pandas frame, once ``rankscope.tables`` is imported."""
+"""Converts a pandas frame to a polars one; set when ``rankscope.tables`` is imported."""
 Thing = TypeVar("Thing", bound=Callable[..., Any])
 
 
 def checked(thing: Thing) -> Thing:
-    """The same function or class; calls with the wrong kind of argument raise a ``KindError``.
+    """The same function or class; arguments of a wrong type raise a ``KindError``.
 
     >>> @checked
     ... def repeat(text: str, times: int = 2) -> str:
@@ -67,9 +67,9 @@ def checked(thing: Thing) -> Thing:
 
 
 def check_fields(record: object) -> None:
-    """Check a dataclass's fields against their annotations, once it has been made.
+    """Check the fields of a dataclass instance against their annotations.
 
-    NumPy's numbers become Python's.
+    NumPy numbers are converted to Python numbers.
     """
     kind: type[Any] = type(record)
     for name, check in _field_checks(kind).items():  # type: ignore[arg-type]
@@ -77,7 +77,7 @@ def check_fields(record: object) -> None:
 
 
 def check_field(kind: type[Any], name: str, value: object) -> None:
-    """Check a value that is to become a field of a dataclass against the field's annotation."""
+    """Check a value for a field of a dataclass against the annotation of the field."""
     _field_checks(kind).get(name, _ANYTHING).take("", name, value)  # type: ignore[arg-type]
 
 
@@ -94,7 +94,7 @@ def _field_checks(kind: type[Any]) -> dict[str, "_Argument"]:
 
 
 def _guarded(function: Callable[..., Any], owner: type | None) -> Callable[..., Any]:
-    """The function behind a check of its arguments, which is put together at the first call."""
+    """The function with a check of its arguments, which is built at the first call."""
     if hasattr(function, "__checked__"):
         return function
     guard: _Guard | None = None
@@ -116,7 +116,7 @@ def _guarded(function: Callable[..., Any], owner: type | None) -> Callable[..., 
 
 
 class _Argument(NamedTuple):
-    """What an annotation asks of an argument, and how deep inside it there are numbers."""
+    """The check of one argument, and how deeply numbers are nested in it."""
 
     check: Check | None = None
     depth: int = -1
@@ -126,9 +126,9 @@ class _Argument(NamedTuple):
         return cls(check_of(annotation, owner), number_depth(annotation))
 
     def take(self, label: str, name: str, value: Any) -> Any:
-        """The value with Python's numbers, or an error if it is not of its kind.
+        """The value with Python numbers; raises if its type is wrong.
 
-        The items of an iterator, which no one has seen, are taken as they come.
+        Items of an iterator are checked as they are consumed.
         """
         if self.depth >= 0:
             value = with_python_numbers(value, self.depth)
@@ -168,7 +168,7 @@ def _is_pandas(value: object) -> bool:
 
 
 class _Guard:
-    """What is asked of one function's arguments, by name."""
+    """The checks of a function's arguments, by name."""
 
     def __init__(self, function: Callable[..., Any], owner: type | None) -> None:
         self._label = function.__qualname__.removesuffix(".__init__").replace("<locals>.", "")
@@ -191,7 +191,7 @@ class _Guard:
                 self._places.append(name)
 
     def take_places(self, args: tuple[Any, ...]) -> list[Any]:
-        """Arguments by place, each of its kind; too many are left for Python to refuse."""
+        """Check positional arguments; Python itself rejects surplus ones."""
         names = self._places
         if len(args) > len(names):
             names = names + self._more_places * (len(args) - len(names))
@@ -202,7 +202,7 @@ class _Guard:
         return [*taken, *args[len(names) :]]
 
     def take_names(self, named: dict[str, Any]) -> dict[str, Any]:
-        """Arguments by name, each of its kind; unknown ones are left for Python to refuse."""
+        """Check keyword arguments; Python itself rejects unknown ones."""
         return {
             name: self._arguments.get(name, self._more_names).take(self._label, name, value)
             for name, value in named.items()

@@ -1,7 +1,7 @@
-"""What an annotation asks of a value, as a function that finds nothing wrong or says what is.
+"""Convert annotations to checks: functions that return None or describe the problem.
 
-No torch, no polars: names that a module knows only while types are checked are compared by the name
-of the value's class.
+Neither torch nor polars is imported: names that exist only for type checkers are compared with the
+name of the value's class.
 """
 
 import collections.abc as abc
@@ -23,7 +23,7 @@ _LONG_NAME = 255  # bytes that a file system allows in one part of a path
 
 
 class Wrong(NamedTuple):
-    """What was expected of a value, and what is wrong with it if not its type.
+    """What was expected of a value, and the problem if it is not its type.
 
     ``at`` is where inside the value, such as ``[2]``, and ``culprit`` what is there.
     """
@@ -40,7 +40,7 @@ Check = abc.Callable[[object], Wrong | None]
 
 @dataclass(frozen=True)
 class Range:
-    """Numbers that make sense, as the second part of ``Annotated[int, Range(1, 8)]``."""
+    """The valid range of a number, as in ``Annotated[int, Range(1, 8)]``."""
 
     least: float = -math.inf
     most: float = math.inf
@@ -59,7 +59,7 @@ Exact = Annotated[float, "exact"]  # or a whole number of any size, such as one 
 
 
 def short(value: object) -> str:
-    """``=value`` in a few characters if that says something, whatever its ``repr`` does."""
+    """``=value`` for error messages, shortened; safe if ``repr`` fails."""
     if isinstance(value, str | bytes):
         return f"={value[:40]!a}{'…' if len(value) > 40 else ''}"
     if not isinstance(value, int | float | complex | types.NoneType):
@@ -72,7 +72,7 @@ def short(value: object) -> str:
 
 
 def python_number(value: Any) -> Any:
-    """A NumPy number or bool as Python's, so that it is written and hashed alike; else the same."""
+    """Convert a NumPy number or bool to Python's, so that it prints and hashes alike."""
     numpy = sys.modules.get("numpy")
     if numpy is None or not isinstance(value, numpy.generic):
         return value
@@ -82,7 +82,7 @@ def python_number(value: Any) -> Any:
 
 
 def number_depth(annotation: Any) -> int:
-    """How deep inside a value an annotation expects numbers: 0 for the value itself, -1 for none.
+    """The depth at which an annotation expects numbers: 0 for the value itself, -1 for none.
 
     >>> number_depth(int | None), number_depth(dict[str, list[float]]), number_depth(str)
     (0, 2, -1)
@@ -98,7 +98,7 @@ def number_depth(annotation: Any) -> int:
 
 
 def with_python_numbers(value: Any, depth: int) -> Any:
-    """The value; if there are NumPy numbers at most so deep inside, a copy with Python's."""
+    """The value, or a copy with Python numbers if it contains NumPy numbers up to a depth."""
     if depth <= 0 or type(value) not in (list, tuple, set, frozenset, dict):
         return python_number(value) if depth >= 0 else value
     before = [*value, *value.values()] if type(value) is dict else list(value)
@@ -121,7 +121,7 @@ class _Named(type):
 
 
 def resolve(annotation: Any, names: dict[str, Any]) -> Any:
-    """An annotation that was written as text; names that are not known stand for their classes."""
+    """Evaluate an annotation given as text; unknown names become ``_Named``."""
     if not isinstance(annotation, str):
         return annotation
     known = dict(names)
@@ -133,7 +133,7 @@ def resolve(annotation: Any, names: dict[str, Any]) -> Any:
 
 
 def check_of(annotation: Any, owner: type | None = None) -> Check | None:
-    """The check of an annotation; None where anything goes. ``owner`` is what ``Self`` means."""
+    """The check of an annotation; None if any value is valid. ``owner`` is ``Self``."""
     if annotation is typing.Self:
         return None if owner is None else _instance(owner)
     if isinstance(annotation, str | typing.ForwardRef):  # inside another annotation
@@ -171,7 +171,7 @@ def _instance(kind: type) -> Check:
 
 
 def _tensor(kind: type) -> Check:
-    """A tensor whose entries lie in memory one by one, so that every operation knows it."""
+    """A dense tensor, which every operation supports."""
     strided = sys.modules["torch"].strided
 
     def check(value: Any) -> Wrong | None:
@@ -189,7 +189,7 @@ def _tensor(kind: type) -> Check:
 
 
 def _array(annotation: Any) -> Check:
-    """A jaxtyping alias: the array's type and the kind of its numbers; shapes are not looked at."""
+    """A jaxtyping alias: checks the type and dtype of the array, but not its shape."""
     plain, known = _instance(annotation.array_type), annotation.dtypes
     if not isinstance(known, list | tuple):
         return plain
@@ -273,9 +273,9 @@ def _mapping(key: Check | None, entry: Check | None) -> Check:
 
 @dataclass(frozen=True)
 class Items:
-    """The check of a collection and of every item in it; text is no sequence of texts.
+    """The check of a collection and its items; a string is not a sequence of strings.
 
-    What an iterator gives, looking would use up: that is checked on the way.
+    Iterators are checked while they are consumed.
     """
 
     kind: Any
@@ -331,7 +331,7 @@ def _str(value: object) -> Wrong | None:
 
 
 def _path(value: object) -> Wrong | None:
-    """A path that some file could have; whether it is there, the function finds out."""
+    """A valid path; the function checks whether the file exists."""
     if not isinstance(value, str | os.PathLike):
         return Wrong("a path")
     unusable = Wrong("a path", "cannot be the name of a file", InputError)
@@ -355,4 +355,4 @@ _PLAIN: dict[Any, Check | None] = {
     str | Path: _path,
     abc.Callable: lambda value: None if callable(value) else Wrong("a function"),
 }
-"""The check of each annotation that is known as a whole; others are taken apart."""
+"""Checks of annotations that are looked up; others are composed of their parts."""

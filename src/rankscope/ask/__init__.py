@@ -1,7 +1,7 @@
-"""What is asked about: a network or a model, what it reads, and what an answer will cost.
+"""Subjects of questions: a network or a model, its input, and the cost of an answer.
 
-The command line, a sweep's grid and the Python functions all come through here. Names are loaded
-when first used; ``__init__.pyi`` lists them.
+Used by the command line, sweeps and the Python functions. Names are loaded when first used;
+``__init__.pyi`` lists them.
 """
 
 import lazy_loader

@@ -1,8 +1,8 @@
-"""Runtime and memory estimates: work is counted, and turned into seconds at a fixed speed.
+"""Estimates of time and memory: operations are counted and converted at fixed speeds.
 
-What is refused for its length depends on the work alone, never on how busy this machine is. The
-speeds are those of two idle cores of a laptop; ``tests/ask/test_estimates.py`` has the commands
-they were measured with, and holds the estimates to a factor of two.
+Whether a run is refused for its duration depends on its operations only, not on the load of this
+machine. Speeds are those of two idle cores of a laptop; ``tests/ask/test_estimates.py`` has the
+commands with which they were measured, and checks the estimates to a factor of two.
 """
 
 from collections import Counter
@@ -26,15 +26,15 @@ MOST_TOKENS_CUBED: Final = 512
 _LONG: Final = 300.0
 """Seconds that a run may take without ``--yes``."""
 _PRODUCTS, _TOUCHED, _LAYERS = 7.5e10, 5e8, 600.0
-"""Speed per second: multiplications in products, numbers touched, layers begun."""
+"""Speeds per second: multiplications in matrix products, elementwise operations, layers."""
 _SPARED: Final = 0.9
 """The fraction of the available memory that a question may use."""
 
 
 @dataclass(frozen=True)
 class Cost:
-    """Multiplications in matrix products, numbers touched one by one, bytes at one time, and
-    layers that are run through, each of which takes some time however small it is."""
+    """Multiplications in matrix products, elementwise operations, peak memory in bytes, and layers,
+    each of which has a constant overhead."""
 
     products: float = 0.0
     touched: float = 0.0
@@ -51,13 +51,13 @@ class Cost:
         )
 
     def times(self, factor: float) -> "Cost":
-        """The same work several times, in the same memory."""
+        """The same operations several times, in the same memory."""
         work = (self.products * factor, self.touched * factor)
         return Cost(*work, self.bytes, self.layers * factor)
 
     @property
     def seconds(self) -> float:
-        """On two idle cores of a laptop: the same wherever and whenever it is asked."""
+        """Seconds on two idle cores of a laptop; independent of this machine."""
         return self.products / _PRODUCTS + self.touched / _TOUCHED + self.layers / _LAYERS
 
     def __str__(self) -> str:
@@ -65,7 +65,7 @@ class Cost:
 
     @classmethod
     def of_weights(cls, spec: Spec, number: int = 4) -> "Cost":
-        """What the weights of a network take, at so many bytes each, before there are any."""
+        """The memory of the weights of a spec, with this number of bytes each."""
         return cls(bytes=float(_numbers_in_a_block(spec) * spec.layers * number))
 
     @classmethod
@@ -80,7 +80,7 @@ class Cost:
 
     @classmethod
     def of_trace(cls, subject: "Subject", metrics: Sequence[str]) -> "Cost":
-        """A traced pass: singular values and attention matrices cost more than the pass itself."""
+        """A traced forward pass; singular values and attention matrices dominate the cost."""
         spec, (samples, tokens, width) = subject.network.spec, subject.x.shape
         kinds = Counter(measure.of for measure in choose_measures(metrics))
         matrices = float(samples * spec.layers * spec.heads)
@@ -102,7 +102,7 @@ class Cost:
 
     @classmethod
     def of_prediction(cls, subject: "Subject", draws: int, *, gradients: bool = False) -> "Cost":
-        """So many random networks drawn where the tokens are, each on every sample."""
+        """Random networks drawn on the device of the tokens, each run on every sample."""
         spec, (samples, tokens, width) = subject.network.spec, subject.x.shape
         inner, units = spec.heads * spec.head_width, (1 + spec.gated) * spec.mlp_width
         layers = float(draws * samples * spec.layers)
@@ -123,7 +123,7 @@ class Cost:
 
     @classmethod
     def lasting(cls, seconds: float) -> "Cost":
-        """Work of which only the duration is known."""
+        """A cost of which only the duration is known."""
         return cls(touched=seconds * _TOUCHED)
 
 
@@ -131,13 +131,13 @@ CUBIC_METRICS: Final = {
     "second_singular_value": Cost(products=12.0),
     "dobrushin": Cost(touched=0.25),
 }
-"""Metrics of every attention matrix that are cubic in its tokens: what one costs, by their cube."""
+"""Metrics of attention matrices with cubic cost: the factor of the cubed number of tokens."""
 
 
 def refuse_unasked(cost: Cost, smaller: str) -> None:
-    """Raise if this is more than a few minutes, or more memory than there is.
+    """Raise if this takes more than a few minutes, or more memory than is available.
 
-    ``smaller`` names the options that would make it less.
+    ``smaller`` names the options that reduce the cost.
     """
     too_much = _beyond_memory(cost)
     if too_much:
@@ -147,7 +147,7 @@ def refuse_unasked(cost: Cost, smaller: str) -> None:
 
 
 def refuse_impossible(spec: Spec, dtype: torch.dtype) -> None:
-    """Raise if the weights of a network alone are more than the memory there is."""
+    """Raise if the weights of a network alone exceed the available memory."""
     too_much = _beyond_memory(Cost.of_weights(spec, dtype.itemsize))
     if too_much:
         raise InputError(f"{too_much}; make the network smaller (--layers, --width).")
@@ -163,7 +163,7 @@ def _beyond_memory(cost: Cost) -> str:
 
 
 def _matrices(subject: "Subject", *, copies: int, times: int = 1) -> Cost:
-    """Attention matrices in so many copies, in float64, which are looked at so many times."""
+    """Float64 copies of attention matrices, and passes over them."""
     spec, (samples, tokens, _) = subject.network.spec, subject.x.shape
     at_once = max(batch.x.shape[0] for batch in subject.batches())
     matrix = float(spec.heads) * tokens**2

@@ -102,7 +102,7 @@ def model_subject(
 
 
 def _origin(loaded: Loaded, reading: Callable[[Loaded], tuple[BlockInput, InputCheck]]) -> Origin:
-    """A loaded model as what a subject came from, with how it reads the same input again."""
+    """The ``Origin`` of a subject made from a loaded model."""
 
     def fresh(seed: int) -> Subject:
         drawn = loaded.reinitialised(seed=seed)
@@ -130,7 +130,7 @@ def read_model(
     samples: int = 1,
     seed: int = 0,
 ) -> tuple[BlockInput, InputCheck]:
-    """The input of a model's blocks, and what was read, token by token.
+    """The input of a model's blocks, and the tokens that were read.
 
     Without ``texts`` or ``ids`` these are the first ``samples`` bundled passages, or as many images
     of noise for a vision model, which takes nothing else.
@@ -156,7 +156,7 @@ def read_model(
 
 
 class Reads(Protocol):
-    """A configuration that says what its models read; the seed is that of random weights."""
+    """A configuration with the input of its models; the seed is that of random weights."""
 
     @property
     def texts(self) -> tuple[str, ...] | None: ...
@@ -184,7 +184,7 @@ class Model:
     source: Source
     at_init: bool = False
     label: str = ""
-    """What it is called; the name of its source unless given."""
+    """Its title; by default the name of its source."""
     pickled: bool = False
     trained_here: bool = False
     step: int | None = None
@@ -240,8 +240,8 @@ class Model:
         return Subject(loaded.network, read.x, read.token_mask, about=about, batch_size=batch_size)
 
     def _trained(self, reads: Reads, on_step: OnStep, batch_size: int) -> Subject:
-        """It reads fewer tokens than it has features: LayerNorm takes one dimension from them, so
-        that as many tokens could not all be independent."""
+        """The number of tokens is less than the width: LayerNorm removes one dimension, so that as
+        many tokens as features could not be independent."""
         small = small_language_model(reads.seed, on_step=on_step)
         if small.accuracy < 2 * small.chance:
             raise InputError(
@@ -269,7 +269,7 @@ def built_in(*names: str) -> tuple[Model, ...]:
 
 
 def by_name(models: Sequence[Model]) -> dict[str, Model]:
-    """Models under their names; those that would be called alike are numbered.
+    """Models by name; equal names are numbered.
 
     >>> list(by_name([Model("a/mini"), Model("b/mini")]))
     ['mini (pretrained)', 'mini (pretrained) 2']

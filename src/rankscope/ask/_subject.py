@@ -25,19 +25,19 @@ from rankscope.process import OnStep, fingerprint, silent, tracked, versions
 
 _DIGESTS = ("spec", "seed", "weights", "input digest", "token mask digest", "measured digest")
 _SAN = {"skip", "mlp", "norm"}
-"""The parts without which a transformer is attention alone."""
+"""The parts to remove so that a transformer is attention alone."""
 _PAIRS_AT_ONCE = 2**25
-"""Attention weights of a layer, of which scaled arithmetic keeps several float64 copies."""
+"""Maximum number of attention weights of a layer; scaled arithmetic keeps float64 copies."""
 
 
 @dataclass(frozen=True)
 class Origin:
-    """The model whose weights a network shares, where the network was made of one.
+    """The model from which a network was converted, whose weights it shares.
 
-    ``model`` has the names of all weights. ``fresh`` is the same architecture, embeddings and all,
-    with weights drawn as its family draws them, on the same input. ``read`` is the blocks' input,
-    read again with the embeddings that the model has now, and ``save`` writes a checkpoint of the
-    weights it has now into a folder. ``folder`` is where the model came from, if from a folder.
+    ``model`` has the names of all weights. ``fresh`` is the same architecture, including
+    embeddings, initialised as in its library, on the same input. ``read`` recomputes the input of
+    the blocks with the current embeddings, and ``save`` writes a checkpoint of the current weights
+    into a folder. ``folder`` is the folder the model was loaded from, if any.
     """
 
     model: nn.Module
@@ -52,10 +52,10 @@ class Origin:
 @checked
 @dataclass(frozen=True, eq=False, repr=False)
 class Subject:
-    """A network, its input, which tokens count in the figures, and what to call it all.
+    """A network, its input, the tokens that are measured, and a title.
 
-    ``measured`` leaves tokens out of the figures that the network still sees (CLS and the like).
-    ``about`` says in words what was looked at and goes into the provenance.
+    ``measured`` excludes tokens from the measurements that the network still sees (such as CLS).
+    ``about`` describes the subject for the provenance.
     """
 
     network: Network
@@ -65,16 +65,16 @@ class Subject:
     title: str = ""
     about: Mapping[str, str] = field(default_factory=dict)
     batch_size: int = 8
-    """Samples at a time at most."""
+    """Maximum number of samples per batch."""
     check: InputCheck | None = None
-    """What was read, token by token, where that is known."""
+    """The tokens that were read, if known."""
     twin: Callable[[int], Network] | None = None
-    """A network of the same architecture with fresh weights, by seed, drawn as the model's own
-    family draws them; unless given, as the spec says."""
+    """Draws a network of the same architecture by seed, initialised as in the model's library; by
+    default as in the spec."""
     left_out: tuple[str, ...] = ()
-    """Parts of the network that ``without`` took away."""
+    """Parts of the network that ``without`` removed."""
     origin: Origin | None = None
-    """The model that the network was made of, unless it is nothing but a network."""
+    """The model from which the network was converted, if any."""
 
     def __post_init__(self) -> None:
         real(self.x, name="x", axes="(batch, token, feature)", least=2)
@@ -90,7 +90,7 @@ class Subject:
 
     @property
     def name(self) -> str:
-        """Its title, or what the network is called."""
+        """The title, or the name of the network."""
         return self.title or self.network.name
 
     @property
@@ -101,19 +101,19 @@ class Subject:
         return usual_pooling(causal=self.network.is_causal(self.x.shape[1], self.x.device))
 
     def batches(self) -> list[Batch]:
-        """The samples, as many at a time as fit."""
+        """The samples in batches that fit into memory."""
         pairs = self.network.spec.heads * self.x.shape[1] ** 2
         size = max(1, min(self.batch_size, _PAIRS_AT_ONCE // pairs))
         return list(batches(self.x, self.token_mask, self.measured, size=size))
 
     def trace(self, metrics: Metrics, on_step: OnStep = silent) -> Trace:
-        """``rankscope.trace`` of every sample, on the tokens that count."""
+        """``rankscope.trace`` of every sample, on the measured tokens."""
         return Trace.joined(self._each_batch(partial(trace, metrics=metrics), on_step))
 
     def deep_trace(
         self, on_step: OnStep = silent, *, norm: Norm = "composite", center: Center = "mean"
     ) -> Trace:
-        """``rankscope.deep_trace`` of every sample, on the tokens that count."""
+        """``rankscope.deep_trace`` of every sample, on the measured tokens."""
         from rankscope.core.deep import deep_trace  # nine files that few questions need
 
         exact = self.to(torch.float64)
@@ -131,13 +131,13 @@ class Subject:
         return replace(self, network=network)
 
     def to(self, dtype: torch.dtype) -> "Subject":
-        """The same in another number format."""
+        """The same subject in another number format."""
         network = self.network.double() if dtype == torch.float64 else self.network.float()
         return replace(self, network=network, x=self.x.to(dtype))
 
     def on_cpu(self) -> "Subject":
-        """The same input where random networks are drawn, in float32 at least; the network, of
-        which only the design is asked about then, stays where it is."""
+        """The same input on the CPU, where random networks are drawn, in float32 or float64; the
+        network, of which only the spec is used then, is not moved."""
         masks = (self.token_mask, self.measured)
         token_mask, measured = (None if mask is None else mask.cpu() for mask in masks)
         wide = self.x.dtype if self.x.dtype.itemsize >= 4 else torch.float32
@@ -145,7 +145,7 @@ class Subject:
         return replace(self, x=x, token_mask=token_mask, measured=measured)
 
     def without(self, *parts: str) -> "Subject":
-        """The network less some parts, and a title that says so."""
+        """The network without some parts, with a title that says so."""
         if not parts:
             return self
         title = f"{self.name}; without {', '.join(parts)}"
@@ -158,7 +158,7 @@ class Subject:
 
     @property
     def reduced(self) -> tuple[str, ...]:
-        """A sentence that says what was looked at, where that is not the whole network."""
+        """A sentence about the parts that were removed; empty for the whole network."""
         if not self.left_out:
             return ()
         kind = "model" if "origin" in self.about else "network"
@@ -169,7 +169,7 @@ class Subject:
         )
 
     def refuse_measured(self, why: str) -> None:
-        """Raise if tokens are to be left out of figures that are about all of them."""
+        """Raise if ``measured`` is given for measurements that need all tokens."""
         if self.measured is not None:
             raise InputError(
                 f"measured leaves tokens out of the figures (--no-special-tokens), but {why}; "
@@ -177,12 +177,12 @@ class Subject:
             )
 
     def digest(self) -> str:
-        """Twelve hex digits that name the network, its weights and its input."""
+        """Twelve hex digits of the network, its weights and its input."""
         origin = self._origin()
         return fingerprint([origin.spec, origin.weights, origin.inputs, origin.settings])
 
     def provenance(self) -> dict[str, Any]:
-        """The provenance of figures about it."""
+        """The provenance of its measurements."""
         origin = self._origin()
         counted = {} if self.measured is None else {"special tokens": "left out of the figures"}
         known = {
@@ -214,7 +214,7 @@ class Subject:
 
 
 def join_deep(traces: Sequence[Trace]) -> Trace:
-    """Deep traces of several batches as one, whose doubts name the samples as they then are."""
+    """Concatenate deep traces of batches, with samples renumbered in doubts."""
     from rankscope.core.deep import describe_doubts
 
     joined = Trace.joined(traces)
@@ -262,7 +262,7 @@ def random_subject(
     special_tokens: bool = True,
     read_from: str = "given texts",
 ) -> Subject:
-    """A random network and what it reads; ``seed`` draws the weights and the embedding.
+    """A random network and its input; ``seed`` determines weights and embeddings.
 
     >>> from rankscope.core.network import Spec
     >>> random_subject(Spec(2, 2, 8), ["A rose is a rose."]).name
@@ -303,7 +303,7 @@ def network_subject(
     called: str = "",
     about: Mapping[str, str] | None = None,
 ) -> Subject:
-    """A network and texts in random embeddings, which ``seed`` draws."""
+    """A network and texts in random embeddings, determined by ``seed``."""
     first, width = next(network.parameters()), network.spec.width
     x, token_mask = embed(texts, width, length=length, seed=seed, dtype=first.dtype)
     x = x * network.spec.embedding_scale
@@ -327,7 +327,7 @@ def title_of(network: Network, called: str = "") -> str:
 
 
 def _between(token_mask: Tensor) -> Tensor:
-    """The tokens between CLS and SEP, which stand first and last in bundled tokenisation."""
+    """The tokens between CLS and SEP, the first and last token of bundled tokenisation."""
     position = token_mask.cumsum(-1)
     inner = token_mask & (position > 1) & (position < token_mask.sum(-1, keepdim=True))
     if not bool(inner.any(-1).all()):

@@ -1,4 +1,4 @@
-"""What a model's tensors are: digests that any changed number changes, and which are not finite."""
+"""Digests of a model's tensors, which change with any number, and checks for NaN and infinity."""
 
 import hashlib
 import weakref
@@ -16,12 +16,12 @@ from torch.nn.parameter import is_lazy
 from rankscope.errors import InputError
 
 _WORDS = 1024
-"""Words of eight bytes in a row of the table that a large tensor is laid out as."""
+"""Length of a row, in words of eight bytes, when a large tensor is hashed as a table."""
 _KEYS = np.frombuffer(hashlib.shake_256(b"rankscope").digest(8 * _WORDS), "<u8").astype(np.uint64)
-"""What a word is added to by its place in the row: fixed, and like nothing a network holds."""
+"""Fixed keys that are added to the words of a row, one per column."""
 _ROWS_AT_ONCE = 64
 _KEY_ROWS = np.tile(_KEYS, (_ROWS_AT_ONCE, 1))
-"""The keys once for each row: NumPy takes half as long to add tables of one shape."""
+"""The keys repeated for each row: NumPy adds tables of one shape twice as fast."""
 _MANY_BYTES = 2**24
 """From here on, starting threads costs less than it saves."""
 
@@ -30,10 +30,10 @@ _MANY_BYTES = 2**24
 
 
 def named_tensors(model: nn.Module) -> dict[str, Tensor]:
-    """Every parameter and buffer by name; one that has several names is there under each.
+    """All parameters and buffers by name; a shared tensor is listed under each of its names.
 
-    Of one that is offloaded, what waits for it in main memory, if it does; and what quantised
-    layers have in the place of parameters.
+    Offloaded tensors are replaced by their copies in main memory, if there are any. Tensors that
+    quantised layers hold instead of parameters are included.
     """
     tensors: dict[str, Tensor] = {}
     hidden: dict[str, Any] = {}
@@ -53,9 +53,9 @@ def named_tensors(model: nn.Module) -> dict[str, Tensor]:
 
 
 def _offloaded(prefix: str, module: nn.Module, hook: Any) -> dict[str, Any]:
-    """What the empty tensors of a module are filled with before each call, from main memory.
+    """The copies in main memory that fill a module's empty tensors before each call.
 
-    Accelerate is not imported: its hooks are known by what they carry.
+    Accelerate is not imported: its hooks are recognised by their attributes.
     """
     waiting: dict[str, Any] = {}
     for part in (hook, *getattr(hook, "hooks", ())):
@@ -74,7 +74,7 @@ def _offloaded(prefix: str, module: nn.Module, hook: Any) -> dict[str, Any]:
 
 
 def weights_digest(digests: Mapping[str, str]) -> str:
-    """Twelve hex digits for tensors by name; ``digests`` are theirs, from ``tensor_digests``.
+    """Twelve hex digits for named tensors; ``digests`` are those of ``tensor_digests``.
 
     >>> one, other = torch.zeros(3), torch.tensor([0.0, 0.0, 1e-30])
     >>> names = [weights_digest(tensor_digests({"a": each})) for each in (one, one + 0, other)]
@@ -87,19 +87,18 @@ def weights_digest(digests: Mapping[str, str]) -> str:
 def tensor_digests(tensors: Mapping[str, Tensor]) -> dict[str, str]:
     """A digest of each tensor: its shape, its dtype and its bytes, the same on every device.
 
-    Small tensors are hashed as they are. A large one is laid out as a table of words of eight
-    bytes, each row is mixed into one word, modulo 2⁶⁴ and so exactly wherever it is computed, and
-    those are hashed. Two tensors that were not made to deceive it have one digest with a
-    probability of about 2⁻³².
-    What has no numbers to read (on disk) is known by its shape and dtype.
+    Small tensors are hashed directly. A large one is viewed as a table of words of eight bytes;
+    each row is mixed into one word, modulo 2⁶⁴ and so exactly on every device, and these words are
+    hashed. Two tensors that were not made to collide have equal digests with a probability of about
+    2⁻³². A tensor that cannot be read (on disk) is represented by its shape and dtype.
     """
     return begin_digests(tensors)()
 
 
 def begin_digests(tensors: Mapping[str, Tensor]) -> Callable[[], dict[str, str]]:
-    """``tensor_digests`` of what the tensors hold now, whatever is written to them later.
+    """``tensor_digests`` of the current contents, whatever is written to the tensors later.
 
-    No device is waited for until what is returned is called.
+    The returned function synchronises with the device; this call does not.
     """
     distinct = {id(tensor): tensor for tensor in tensors.values()}
     kinds = {key: _kind(tensor) for key, tensor in distinct.items()}
@@ -140,7 +139,7 @@ _SPARSE = {
 
 
 def _parts(tensor: Tensor) -> list[Tensor]:
-    """What a tensor is made of, if it is made of others: sparse, nested, quantised by a library."""
+    """The components of a composite tensor: sparse, nested, or quantised by a library."""
     if hasattr(tensor, "__tensor_flatten__"):
         names, _ = tensor.__tensor_flatten__()
         return [getattr(tensor, name) for name in names]
@@ -150,7 +149,7 @@ def _parts(tensor: Tensor) -> list[Tensor]:
 
 
 def _pieces(tensor: Tensor) -> list[Tensor]:
-    """What is hashed of a tensor, as bytes on its own device."""
+    """The data of a tensor that are hashed, as bytes on its device."""
     if parts := _parts(tensor):
         return [piece for part in parts for piece in _pieces(part)]
     if tensor.is_quantized or tensor.is_mkldnn:
@@ -166,7 +165,7 @@ def _pieces(tensor: Tensor) -> list[Tensor]:
 
 
 def _each_apart(tensors: Sequence[Tensor]) -> list[list[Tensor]]:
-    """The pieces of each tensor; large models in as many threads as PyTorch itself would take."""
+    """The pieces of each tensor; large models use as many threads as PyTorch does."""
     threads = torch.get_num_threads()
     size = sum(tensor.nbytes for tensor in tensors if _is_readable(tensor))
     if threads == 1 or size < _MANY_BYTES or any(tensor.is_cuda for tensor in tensors):
@@ -176,11 +175,11 @@ def _each_apart(tensors: Sequence[Tensor]) -> list[list[Tensor]]:
 
 
 def _mixed(table: Tensor, rows: int) -> Tensor:
-    """A number for each row of a table of words, which follows what stands in which place.
+    """One number per row of a table of words; it depends on the value and position of each word.
 
-    Each word is added to its column's key and the sum is multiplied by its own upper half (as in
-    the hash family NH): signs, powers of two and numbers that change places would leave plain sums
-    as they are. Integers wrap in the same way on every device.
+    Each word is added to the key of its column, and the sum is multiplied by its own upper half (as
+    in the hash family NH), because plain sums would not detect changed signs, powers of two or
+    swapped numbers. Integers overflow in the same way on every device.
     """
     if table.device.type == "cpu":  # NumPy is several times as fast with integers there
         return torch.from_numpy(_mixed_by_numpy(table.numpy().view(np.uint64).reshape(rows, -1)))
@@ -189,7 +188,7 @@ def _mixed(table: Tensor, rows: int) -> Tensor:
 
 
 def _mixed_by_numpy(words: "np.ndarray[Any, np.dtype[np.uint64]]") -> Any:
-    """Some rows at a time, which fit into the processor's cache."""
+    """The same with NumPy, in blocks of rows that fit into the processor's cache."""
     mixed = np.empty(len(words), np.uint64)
     keyed = np.empty((_ROWS_AT_ONCE, _WORDS), np.uint64)
     upper = np.empty_like(keyed)
@@ -204,7 +203,7 @@ def _mixed_by_numpy(words: "np.ndarray[Any, np.dtype[np.uint64]]") -> Any:
 
 
 def _mixed_by_torch(words: Tensor) -> Tensor:
-    """The same where integers have a sign, which a shift would spread."""
+    """The same with PyTorch, whose integers are signed: a right shift would copy the sign bit."""
     mixed = []
     for some in words.split(64 * _ROWS_AT_ONCE):
         keyed = some + _keys_on(words.device)
@@ -214,12 +213,12 @@ def _mixed_by_torch(words: Tensor) -> Tensor:
 
 @cache
 def _keys_on(device: torch.device) -> Tensor:
-    """Once for a device, and without waiting for it."""
+    """The keys on a device, copied once and without synchronisation."""
     return torch.from_numpy(_KEYS.view(np.int64).copy()).to(device, non_blocking=True)
 
 
 def _on_host(pieces: Sequence[Sequence[Tensor]]) -> list[list[bytes]]:
-    """All pieces as bytes, with one copy from each device: a copy waits for everything before."""
+    """All pieces as bytes, with one copy per device, because each copy synchronises."""
     by_device: dict[torch.device, list[Tensor]] = defaultdict(list)
     for some in pieces:
         for piece in some:
@@ -246,11 +245,11 @@ def refuse_broken(
     blocks: Sequence[nn.Module],
     tensors: Mapping[str, Tensor] | None = None,
 ) -> dict[str, str]:
-    """Raise if a weight of the blocks is NaN or infinite; say which others are, and what is unread.
+    """Raise if a weight of the blocks is NaN or infinite; return which others are, or are unread.
 
-    PyTorch's fused attention gives zeros for rows of NaN, so that broken weights would read as
-    tokens that are all alike. Buffers may hold infinity: masks are kept in them.
-    ``tensors`` are those of ``named_tensors``, for callers that have them.
+    PyTorch's fused attention returns zeros for rows of NaN, so that broken weights would look like
+    equal tokens. Buffers may contain infinity, because masks do. ``tensors`` are those of
+    ``named_tensors``, for callers that have them.
     """
     tensors = named_tensors(model) if tensors is None else tensors
     broken = not_finite(tensors)
@@ -280,7 +279,7 @@ def refuse_broken(
 
 
 def _layers(model: nn.Module, blocks: Sequence[nn.Module]) -> dict[str, int]:
-    """The first layer each tensor of the blocks belongs to, by its name in the model."""
+    """The first layer that uses each tensor of the blocks, by its name in the model."""
     first: dict[int, int] = {}
     for layer, block in enumerate(blocks, start=1):
         for tensor in (*block.parameters(), *block.buffers()):
@@ -293,9 +292,9 @@ def _layers(model: nn.Module, blocks: Sequence[nn.Module]) -> dict[str, int]:
 
 
 Stamp = tuple[Any, ...]
-"""Where a tensor's numbers lie, and in the end how often PyTorch has seen them written to."""
+"""The storage of a tensor, and PyTorch's version counter of writes to it."""
 _FINITE: dict[int, tuple["weakref.ref[Tensor]", Stamp]] = {}
-"""Tensors by identity, with the stamps they had when they were read and found finite."""
+"""Tensors by identity, with their stamps when they were last checked and were finite."""
 _MOST_REMEMBERED = 2**16
 
 
@@ -305,9 +304,10 @@ def _stamp(tensor: Tensor) -> Stamp:
 
 
 def not_finite(named: Mapping[str, Tensor], *, infinity: bool = False) -> list[str]:
-    """The names of tensors that hold NaN, or infinity unless that is allowed.
+    """The names of tensors that contain NaN, or infinity unless that is allowed.
 
-    One that was found finite, and that PyTorch has seen no write to, is not read again.
+    A tensor that was finite and has not been written to since, by PyTorch's counter, is not read
+    again.
     """
     unknown: dict[torch.device, dict[str, Stamp]] = defaultdict(dict)
     for name, tensor in named.items():
@@ -332,7 +332,7 @@ def not_finite(named: Mapping[str, Tensor], *, infinity: bool = False) -> list[s
 
 
 def _doubts(tensor: Tensor) -> Tensor:
-    """Whether a tensor holds NaN, and whether it holds infinity: its extremes show it."""
+    """Whether a tensor contains NaN and whether it contains infinity, from its extremes."""
     plain = tensor.detach()
     if plain.is_complex():
         plain = torch.view_as_real(plain.resolve_conj())

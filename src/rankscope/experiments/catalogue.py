@@ -1,8 +1,8 @@
-"""What there is to run, read from the first statement of each experiment's file.
+"""The catalogue of experiments, read from the first statement of each file.
 
-An experiment is one file in ``claims``, ``studies`` or ``questions``; there is no list of them. Its
-``ENTRY = kit.claim(...)`` has literals alone, so that help texts, listings and the README are made
-from it before anything heavy is imported.
+An experiment is one file in ``claims``, ``studies`` or ``questions``; files are discovered. ``ENTRY
+= kit.claim(...)`` consists of literals, so that help texts, listings and the README are generated
+without importing the module.
 """
 
 import ast
@@ -28,13 +28,13 @@ if TYPE_CHECKING:
 
 Kind = Literal["claim", "study", "question"]
 Scale = Literal["quick", "paper"]
-"""Sizes that a laptop has done in minutes, or those of the papers."""
+"""Sizes that a laptop computes in minutes, or those of the papers."""
 _FOLDERS: Final = {"claim": "claims", "study": "studies", "question": "questions"}
 
 
 @runtime_checkable
 class Traceable(Protocol):
-    """A configuration, which can say what would give the same numbers again."""
+    """A configuration that can describe itself for the provenance."""
 
     def digest(self, experiment: str) -> str: ...
 
@@ -46,36 +46,36 @@ class Traceable(Protocol):
 @checked
 @dataclass(frozen=True)
 class Entry:
-    """One experiment: what it is called, what it is about, what can be chosen; see ``kit``."""
+    """One experiment: its id, texts and options; see ``kit``."""
 
     id: str
     kind: Kind
     title: str
-    """A claim's statement; what a study or a question finds out."""
+    """The statement of a claim; the subject of a study or a question."""
     question: str = ""
-    """What is asked of the figures; that of some depends on the subject."""
+    """The question that the result answers; empty if it depends on the subject."""
     source: str = ""
     domain: str = ""
-    """What a claim was stated for, on which it is judged first."""
+    """The domain for which a claim was stated and on which it is judged first."""
     beyond: str = ""
-    """On what else it is judged, if anything."""
+    """The further domain on which it is judged, if any."""
     options: tuple[str, ...] = ("seed",)
-    """Fields of its configuration that a command line may set; none where nothing can be chosen."""
+    """Fields of its configuration that the command line may set."""
     seconds: float = 0.0
-    """How long it takes at its usual sizes, on two cores of a laptop; 0 if that depends."""
+    """Duration at default sizes on two cores of a laptop; 0 if it varies."""
     small: bool = False
-    """Whether its tensors are so small that threads would only get in each other's way."""
+    """Whether its tensors are so small that several threads would be slower."""
     metrics: tuple[Metric, ...] = ()
-    """What it alone measures, in words."""
+    """Descriptions of metrics that only this experiment measures."""
     asks: Asks = field(default_factory=Asks)
-    """How what it is asked about differs from what other questions are."""
+    """How its subject differs from those of other questions."""
 
     def module(self) -> Any:
-        """The module, imported now."""
+        """Import the module."""
         return import_module(f"rankscope.experiments.{_FOLDERS[self.kind]}.{self.id.lower()}")
 
     def configuration(self, scale: Scale = "quick", **fields: Any) -> Any:
-        """Its configuration; what the papers did on another scale is in its module's ``PAPER``."""
+        """Its configuration at a scale; ``PAPER`` in its module has the papers' sizes."""
         if scale not in get_args(Scale):
             scales = ", ".join(get_args(Scale))
             raise InputError(f"there is no scale {scale!r}; choose {scales}.")
@@ -88,7 +88,7 @@ class Entry:
         return module.Config(**{**sizes, **fields})
 
     def run(self, config: Traceable, on_step: OnStep = silent) -> "Result":
-        """Run it under a configuration of its own."""
+        """Run it with a configuration."""
         from rankscope.experiments import kit
         from rankscope.process import one_thread
 
@@ -96,11 +96,11 @@ class Entry:
             return kit.run(self, config, on_step)
 
     def stem(self, config: Traceable) -> str:
-        """What the files of a run are called, before it has been run."""
+        """The name of the files of a run, known before it runs."""
         return stem(self.id, config.digest(self.id))
 
     def provenance(self, config: Traceable, **more: str | Mapping[str, str]) -> dict[str, Any]:
-        """Where a result of this experiment came from; ``more`` is left out where it is empty."""
+        """The provenance of a result; empty entries of ``more`` are omitted."""
         return config.provenance(self.id) | {key: value for key, value in more.items() if value}
 
     def result(
@@ -117,9 +117,9 @@ class Entry:
     ) -> "Result":
         """A result of this experiment; ``others`` are the remaining fields of a ``Result``.
 
-        An answer to a question has the name of its subject for a title. ``about`` is what its
-        provenance says beside the configuration, ``notes`` what is in doubt about a case, which
-        goes into the sentences and the provenance.
+        The title of an answer to a question is the name of its subject. ``about`` are further
+        entries of the provenance; ``notes`` are doubts by case, which are added to the sentences
+        and the provenance.
         """
         from rankscope.results import Result
 
@@ -143,17 +143,17 @@ class Entry:
 
 
 def claim(id_: str, title: str, *, small: bool = True, **fields: Any) -> Entry:
-    """A statement of a paper, or one of ours, that is judged by figures."""
+    """The entry of a claim: a statement that is judged by measurements."""
     return Entry(id_, "claim", title, small=small, **fields)
 
 
 def study(id_: str, title: str, **fields: Any) -> Entry:
-    """A question that many networks answer, without a verdict."""
+    """The entry of a study of many networks, without a verdict."""
     return Entry(id_, "study", title, **fields)
 
 
 def question(id_: str, title: str, **fields: Any) -> Entry:
-    """A question about a network or a design that a user has."""
+    """The entry of a question about a user's network or design."""
     return Entry(id_, "question", title, **fields)
 
 
@@ -168,7 +168,7 @@ _STATEMENT: Final = re.compile(r"^ENTRY = kit\.\w+\(.*?\)$", re.DOTALL | re.MULT
 
 
 def read_entry(source: str) -> Entry:
-    """The entry that the text of a module begins with.
+    """Read the entry at the beginning of a module's source.
 
     >>> read_entry('ENTRY = kit.study("mine", "What mine shows", seconds=2)').seconds
     2
@@ -184,7 +184,7 @@ def read_entry(source: str) -> Entry:
 
 
 def _literal(node: ast.expr) -> Any:
-    """A literal, or one of the calls that an entry is made of."""
+    """Evaluate a literal, or one of the calls allowed in an entry."""
     if isinstance(node, ast.Tuple):
         return tuple(_literal(element) for element in node.elts)
     if not isinstance(node, ast.Call):
@@ -195,7 +195,7 @@ def _literal(node: ast.expr) -> Any:
 
 
 def _files() -> Iterable[Path]:
-    """Those of all experiments: kind by kind, by letter and then by number."""
+    """The files of all experiments, sorted by kind, letter and number."""
 
     def order(path: Path) -> tuple[str, int]:
         letters = path.stem.rstrip("0123456789")
@@ -218,7 +218,7 @@ def entries(kind: Kind) -> dict[str, Entry]:
 
 @checked
 def entry(id_: str, kind: Kind | None = None) -> Entry:
-    """An entry by its id, in capitals or not; a wrong one is found before any work is done."""
+    """The entry of an id, ignoring case; raises if it is unknown."""
     known = CATALOGUE if kind is None else entries(kind)
     by_lower = {name.lower(): name for name in known}
     if id_.lower() not in by_lower:

@@ -1,4 +1,4 @@
-"""What a run depends on, as one frozen value with a name of its own."""
+"""The configuration of a run, as one frozen value with a digest."""
 
 from dataclasses import dataclass, fields
 from typing import Any
@@ -14,7 +14,7 @@ _MOST = 1_000_000
 
 @dataclass(frozen=True)
 class Config:
-    """Everything an experiment depends on; each has its own, with at least a seed.
+    """Base class of the configurations of experiments; each has at least a seed.
 
     Two runs whose configurations are equal give the same numbers.
     """
@@ -22,7 +22,7 @@ class Config:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        """Refuse what is not of its kind, a number that is not finite, a count below one."""
+        """Check types, finite numbers and counts."""
         check_fields(self)
         whole("seed", self.seed, least=0)
         for field in fields(self):
@@ -38,11 +38,11 @@ class Config:
         return fingerprint([experiment, __version__, self.describe()])
 
     def warnings(self) -> tuple[str, ...]:
-        """What is to be known before a result is believed: here nothing, see ``Question``."""
+        """Warnings about the input: none here, see ``Question``."""
         return ()
 
     def provenance(self, experiment: str) -> dict[str, Any]:
-        """What a result says about where it came from."""
+        """The provenance of a result."""
         return {
             "experiment": experiment,
             "digest": self.digest(experiment),
@@ -54,7 +54,7 @@ class Config:
 
 @dataclass(frozen=True)
 class Question:
-    """What a question depends on: its subject and, in each question's own ``Config``, options."""
+    """Base class of the configurations of questions: the subject, and options in subclasses."""
 
     subject: Subject
 
@@ -67,7 +67,7 @@ class Question:
         return {name: plain(getattr(self, name)) for name in options}
 
     def warnings(self) -> tuple[str, ...]:
-        """What is to be known of the input before an answer is believed."""
+        """Warnings about the input."""
         return () if self.subject.check is None else self.subject.check.warnings()
 
     def digest(self, experiment: str) -> str:
@@ -75,7 +75,7 @@ class Question:
         return fingerprint([experiment, __version__, self.subject.digest(), self.describe()])
 
     def provenance(self, experiment: str) -> dict[str, Any]:
-        """What an answer says about where it came from; the subject's own words come first."""
+        """The provenance of an answer; entries of the subject come first."""
         described = self.describe()
         config = {"config": described} if described else {}
         digest = self.digest(experiment)
@@ -83,7 +83,7 @@ class Question:
 
 
 def _check_numbers(name: str, value: object, *, least: int = 1, most: int = _MOST) -> None:
-    """Finite numbers; counts of one to a million, in lists of zero to a thousand million."""
+    """Raise unless numbers are finite and counts are within their limits."""
     if isinstance(value, float):
         number(name, value)
     elif isinstance(value, int) and not isinstance(value, bool):

@@ -1,4 +1,4 @@
-"""The figures of a prediction, measured: what one network does to its tokens by layer."""
+"""Measure the metrics of a prediction on one network, by layer."""
 
 from typing import Final
 
@@ -18,9 +18,9 @@ OF_TOKENS: Final = ("mean_cosine", "effective_rank", "token_norm", "attention_en
 def counterpart(
     subject: Subject, *, exponents: bool = False, gradients: bool = False, seed: int = 0
 ) -> pl.DataFrame:
-    """By layer and sample, in float64; the mean over the heads where there are some.
+    """Metrics by layer and sample, in float64, as means over heads.
 
-    With ``exponents`` the dispersion is told by its logarithm, in scaled arithmetic. ``seed`` is
+    With ``exponents`` the dispersion is given as its logarithm, in scaled arithmetic. ``seed`` is
     that of the function whose ``gradients`` are taken.
     """
     exact = subject.to(torch.float64)

@@ -1,4 +1,4 @@
-"""Networks side by side in scaled arithmetic, and the laws of their curves in a table."""
+"""Compare networks in scaled arithmetic, and fit the laws of their curves."""
 
 from collections import Counter
 from collections.abc import Iterator, Mapping
@@ -27,19 +27,19 @@ from rankscope.show.words import LAW_NAMES
 Measured = kit.Measured[Any]
 RELATIVE = "log10_relative_residual"
 DISPERSION, RELATIVE_DISPERSION = "log10_dispersion", "log10_relative_dispersion"
-"""What residuals and relative residuals in the Frobenius norm are called: μ and μ / ‖X‖."""
+"""The names of residuals and relative residuals in the Frobenius norm: μ and μ / ‖X‖."""
 SCALED: Final = "scaled"
 FORMATS: Final[Mapping[str, torch.dtype]] = {"float64": torch.float64, "float32": torch.float32}
-"""Plain number formats that are shown beside scaled arithmetic."""
+"""Floating-point formats that are compared with scaled arithmetic."""
 FLOORS: Final[Mapping[str, Role]] = dict.fromkeys(FORMATS, "floor")
-"""What plain formats are in a chart beside the true curve: where each of them ends."""
+"""The role of floating-point formats in a chart, next to the exact curve."""
 _DOUBTS = ("doubt", "beyond")  # notes of a deep trace that say where its figures may be off
 
 
 @checked
 @dataclass(frozen=True)
 class Passages:
-    """What every network of a comparison reads: the first bundled passages."""
+    """The input of all networks of a comparison: the first bundled passages."""
 
     width: int = 64
     tokens: int = 32
@@ -71,11 +71,11 @@ class DeepConfig(Config):
 
     @property
     def texts(self) -> Passages:
-        """What the networks read."""
+        """The input of the networks."""
         return Passages(self.width, self.tokens, self.samples, self.seed)
 
     def provenance(self, experiment: str) -> dict[str, Any]:
-        """That of every configuration, and the input in words."""
+        """The provenance of every configuration, and the input in words."""
         return super().provenance(experiment) | {"input": str(self.texts)}
 
 
@@ -98,7 +98,7 @@ def compare(
 
 
 def doubts(traces: Mapping[str, Trace]) -> dict[str, str]:
-    """By case, what its trace in scaled arithmetic leaves uncertain, if anything."""
+    """The doubts of each case's trace in scaled arithmetic."""
     noted = {
         case: [note for kind, note in traced.provenance.notes.items() if kind in _DOUBTS]
         for case, traced in traces.items()
@@ -107,7 +107,7 @@ def doubts(traces: Mapping[str, Trace]) -> dict[str, str]:
 
 
 def ending(name: str, law: Law, layers: int) -> str:
-    """Where a network's residual arrived, or was when last sure, and by which law."""
+    """The last certain residual of a network, and its law."""
     layers = layers if law.sure_to is None else law.sure_to
     return f"{name}: relative residual {power_of_ten(law.last)} after {layers} layers; {law}"
 
@@ -121,12 +121,12 @@ LAW_NOTE: Final = (
 
 
 def law_entries(law: Law) -> tuple[str, str, str | None]:
-    """Where a residual arrived, by which law and how fast: the ``LAW_COLUMNS`` of a listing."""
+    """The final residual, its law and its rate: the ``LAW_COLUMNS`` of a listing."""
     return power_of_ten(law.last), law.name, law.pace or None
 
 
 def left_out(laws: Mapping[str, Law]) -> Iterator[str]:
-    """Which cases say nothing about a claim, in a sentence; none if all show a law."""
+    """A sentence about the cases that show no law, if there are any."""
     names = [name for name, law in laws.items() if not law.decided]
     if names:
         yield (
@@ -136,7 +136,7 @@ def left_out(laws: Mapping[str, Law]) -> Iterator[str]:
 
 
 def dispersions(table: pl.DataFrame) -> pl.DataFrame:
-    """A trace in the Frobenius norm with its residuals under the names they have there."""
+    """A trace in the Frobenius norm, with residuals renamed to dispersions."""
     named = {"log10_residual": DISPERSION, RELATIVE: RELATIVE_DISPERSION}
     return table.with_columns(pl.col("metric").replace(named))
 
@@ -144,13 +144,13 @@ def dispersions(table: pl.DataFrame) -> pl.DataFrame:
 def laws(
     summary: pl.DataFrame, metric: str = RELATIVE, *, evidence: LawCriteria = SMOOTH
 ) -> dict[str, Law]:
-    """The law each variant follows, by the medians over the samples, as far as they are sure."""
+    """The law of each variant, fitted to the medians over samples before the first doubt."""
     names = summary["variant"].unique(maintain_order=True).to_list()
     return {name: law_of_medians(summary, metric, evidence, variant=name) for name in names}
 
 
 def medians(summary: pl.DataFrame, metric: str, **labels: str) -> list[float]:
-    """The medians of a metric layer by layer, for the rows with these labels."""
+    """The medians of a metric by layer, of the rows with these labels."""
     return summary.filter(metric=metric, **labels).sort("layer")["median"].to_list()
 
 
@@ -169,20 +169,20 @@ def sure_medians(summary: pl.DataFrame, metric: str, **labels: str) -> list[floa
 def law_of_medians(
     summary: pl.DataFrame, metric: str, evidence: LawCriteria = SMOOTH, **labels: str
 ) -> Law:
-    """The law of a metric's medians, as far as none of the samples is in doubt."""
+    """The law of a metric's medians before the first doubt of any sample."""
     rows = summary.filter(metric=metric, **labels).sort("layer")
     return _law_before_doubts(rows, "median", evidence)
 
 
 def _law_before_doubts(rows: pl.DataFrame, column: str, evidence: LawCriteria = SMOOTH) -> Law:
-    """The law of a curve, which says how far it is sure if that is not to its end."""
+    """The law of a curve, with its last certain layer if that is not the last one."""
     sure = _before_doubts(rows)
     fitted = law(sure[column].to_list(), evidence)
     return fitted if len(sure) == len(rows) else replace(fitted, sure_to=len(sure) - 1)
 
 
 def _before_doubts(rows: pl.DataFrame) -> pl.DataFrame:
-    """The rows, sorted by layer, before the first that is in doubt; the input never is."""
+    """The rows, sorted by layer, before the first one in doubt; the input is never in doubt."""
     if "doubt" not in rows.columns:
         return rows
     doubts = rows["doubt"].to_list()
@@ -190,7 +190,7 @@ def _before_doubts(rows: pl.DataFrame) -> pl.DataFrame:
 
 
 def disagreement(table: pl.DataFrame, metric: str, **labels: str) -> str:
-    """In words, where the samples follow different laws; nothing where they agree.
+    """A clause about samples that follow different laws; empty if they agree.
 
     Each sample counts up to its first layer in doubt.
 
@@ -208,14 +208,14 @@ def disagreement(table: pl.DataFrame, metric: str, **labels: str) -> str:
 
 
 def different_laws(table: pl.DataFrame, metric: str, **labels: str) -> str:
-    """How many samples follow which law, where they differ; nothing where they agree."""
+    """The number of samples by law; empty if they agree."""
     return _count_laws(table, metric, labels)[0]
 
 
 def _count_laws(
     table: pl.DataFrame, metric: str, labels: Mapping[str, str]
 ) -> tuple[str, list[Law]]:
-    """The same, and the laws of the samples that say something."""
+    """The same, and the laws of the samples that show one."""
     curves = table.filter(metric=metric, **labels).sort("layer")
     every = [
         _law_before_doubts(curve, "value")

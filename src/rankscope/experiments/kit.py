@@ -1,8 +1,8 @@
-'''What an experiment is written with, behind one import.
+'''Everything that an experiment needs, in one import.
 
-An experiment is one file in ``claims``, ``studies`` or ``questions``, and no list names it. It
-begins with an ``ENTRY`` of literals, which help texts, listings and the README are made from, and
-goes on with what is measured and what that comes to:
+An experiment is one file in ``claims``, ``studies`` or ``questions``, which is discovered. It
+begins with an ``ENTRY`` of literals, from which help texts, listings and the README are generated,
+and defines how to measure and how to judge:
 
 .. code-block:: python
 
@@ -43,13 +43,13 @@ goes on with what is measured and what that comes to:
         )
 
 The rest is derived: verdicts, their words, the ``Result`` and its provenance. A check is an entry
-of ``stated`` (on the claim's ``domain``) or ``beyond`` it; the claim holds if all of them do. One
-that could not be tried is None: the verdict is that of the others, and names it. A check is a plain
-expression beside its name, so that it can be read, stepped through and tried on tables made
-by hand. Where verdicts need what is not in the table, ``measure`` returns a ``Measured``, which
-``judge`` is then given. ``PAPER`` has the fields of a ``Config`` on the papers' own scale. A
-question, whose words depend on what it is asked about, has ``run(config, on_step)`` instead and
-makes its result with ``ENTRY.result``.
+of ``stated`` (on the claim's ``domain``) or of ``beyond``; a claim is supported if all checks are
+met. A check that could not be tested is None: the verdict is that of the others, and names it. A
+check is a plain expression next to its name, so that it can be read, debugged and tested on tables
+made by hand. If verdicts need facts that are not in the table, ``measure`` returns a ``Measured``,
+which is passed to ``judge``. ``PAPER`` has the fields of a ``Config`` at the sizes of the papers. A
+question, whose words depend on its subject, has ``run(config, on_step)`` instead and makes its
+result with ``ENTRY.result``.
 '''
 
 import math
@@ -86,26 +86,26 @@ _ROUNDING = 1e-6  # what float32 cannot tell apart, in which predictions are mad
 
 Facts = TypeVar("Facts")
 Checks = Mapping[str, bool | None]
-"""By name, whether each held; None if it could not be tried."""
+"""The outcome of each check by name; None if it could not be tested."""
 Phrase = str | Mapping[Verdict, str]
-"""What completes a verdict: the same words for each, or words for some."""
+"""Words that complete a verdict: the same for each, or by verdict."""
 
 
 @dataclass(frozen=True)
 class Measured(Generic[Facts]):
-    """A table, and what a verdict needs beside it."""
+    """A table, and further facts that a verdict needs."""
 
     table: pl.DataFrame
     notes: Mapping[str, str] = field(default_factory=dict)
-    """By case, what is in doubt about its figures, if anything is."""
+    """Doubts about the numbers, by case."""
     facts: Facts = None  # type: ignore[assignment]
     about: Mapping[str, str | Mapping[str, str]] = field(default_factory=dict)
-    """What the provenance says beside the configuration."""
+    """Further entries of the provenance."""
 
 
 @dataclass(frozen=True)
 class Answer:
-    """What was measured, in words: the most important sentence first.
+    """The answer in words: the most important sentence first.
 
     ``stated`` and ``beyond`` are checks by name, on the claim's own domain and beyond it; ``on``
     and ``on_beyond`` complete their verdicts (see ``judged``). A study has none of them.
@@ -120,9 +120,9 @@ class Answer:
     listings: tuple[Listing, ...] = ()
     parts: tuple[Part, ...] = ()
     charts: tuple[Drawing, ...] | None = None
-    """Those of the module's ``CHARTS`` unless given."""
+    """Default: the module's ``CHARTS``."""
     shown: tuple[str, ...] | None = None
-    """Metrics that are told in figures; those of the charts unless given."""
+    """Metrics whose numbers are listed; default: those of the charts."""
     about: Mapping[str, str | Mapping[str, str]] = field(default_factory=dict)
 
 
@@ -166,16 +166,16 @@ def conclude(entry: Entry, config: Any, measured: Any) -> Result:
 
 
 def judged(domain: str, checks: Checks, on: Phrase = "") -> Judgement:
-    """Judge a statement: supported if every case is, not supported if none is, else it depends.
+    """Judge a statement: supported if every case is, not supported if none is, else in part.
 
     >>> str(judged("random networks", {"one head": True, "two heads": False}))
-    'Depends on the case: supported for one head; not for two heads'
+    'Supported for one head; not for two heads'
     >>> str(judged("trained models", {}, "pass one with --pretrained"))
     'Not tested: pass one with --pretrained'
     >>> str(judged("models", {"random weights": True, "pretrained ones": None}))
     'Supported where tested; not tested: pretrained ones'
 
-    ``on`` completes the verdict (see ``Judgement``). Without it, a verdict that depends names or
+    ``on`` completes the verdict (see ``Judgement``). Without it, a verdict "in part" names or
     counts the cases on either side. Cases that could not be tested (None) are named last.
     """
     tested = {case: holds for case, holds in checks.items() if holds is not None}
@@ -190,10 +190,9 @@ def judged(domain: str, checks: Checks, on: Phrase = "") -> Judgement:
         supported, unsupported = (
             [case for case, holds in tested.items() if holds is side] for side in (True, False)
         )
-        words = f"the case: supported in {len(supported)} of {len(tested)}"
+        words = f"supported in {len(supported)} of {len(tested)} cases"
         if max(len(supported), len(unsupported)) <= _FEW:
-            named = f"supported for {', '.join(supported)}; not for {', '.join(unsupported)}"
-            words = f"the case: {named}"
+            words = f"supported for {', '.join(supported)}; not for {', '.join(unsupported)}"
     if tested and untested:
         words = f"{words or 'where tested'}; not tested: {untested}"
     return Judgement(verdict, domain, words, dict(tested))
@@ -227,10 +226,10 @@ class Mean(NamedTuple):
         return cls(fmean(values), error, len(values))
 
     def errors_from(self, other: "Mean") -> float:
-        """How far two means of one law are apart, in standard errors of their difference.
+        """The distance of two means, in standard errors of their difference.
 
-        The deviation is estimated from the draws of both, since a few of them tell little about it.
-        What float32 cannot tell apart, in which predictions are made, counts as equal.
+        The standard deviation is pooled over the draws of both. Means that differ only by float32
+        rounding, the precision of predictions, count as equal.
         """
         off = abs(self.value - other.value)
         if off <= _ROUNDING * max(abs(self.value), abs(other.value)):
@@ -243,11 +242,11 @@ class Mean(NamedTuple):
 
 
 Curves = Mapping[tuple[str, str, str], Mapping[float, Mean]]
-"""By model, variant and metric: at each place, the mean over samples."""
+"""By model, variant and metric: the mean over samples at each position."""
 
 
 def curves(table: pl.DataFrame, along: str = "setting") -> Curves:
-    """A table as curves over a column, their places in order; samples are independent draws.
+    """A table as curves over a column, in its order; samples are independent draws.
 
     >>> from rankscope import tables
     >>> names = ("model", "variant", "layer", "metric", "value")

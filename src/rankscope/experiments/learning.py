@@ -1,4 +1,4 @@
-"""The trained tasks of Dong et al. 2021, figure 4: what is learnt, on what, and how well."""
+"""The trained tasks of Dong et al. 2021, figure 4: networks, examples and accuracy."""
 
 import copy
 from collections.abc import Sequence
@@ -32,7 +32,7 @@ MEMORISATION, SORTING, HULL = TASKS
 @checked
 @dataclass(frozen=True)
 class TaskPlan:
-    """The network for a task, how much it is shown, and when the task counts as learnt."""
+    """The network for a task, the number of examples, and when the task counts as learnt."""
 
     heads: int
     width: int
@@ -56,7 +56,7 @@ class TaskPlan:
 
 @dataclass(frozen=True, eq=False)
 class Lesson:
-    """A task with its examples for one seed, and the model that is to learn it."""
+    """A task with its examples for one seed, and the model to train."""
 
     train: Examples
     evaluate: Examples
@@ -64,15 +64,15 @@ class Lesson:
     ordered: bool  # whether labels depend on the position, so that a guess may as well
 
     def to(self, device: str) -> "Lesson":
-        """The same in float64 on another device, as paths are measured; training examples stay."""
+        """A float64 copy on another device for measuring paths; training examples are not moved."""
         model = copy.deepcopy(self.model).double().to(device)
         return replace(self, evaluate=self.evaluate.to(device), model=model)
 
     def chance(self) -> float:
-        """The accuracy of the best guess that does not look at the input.
+        """The accuracy of the best constant guess, independent of the input.
 
-        The guess is the commonest label in training, for each position where ``ordered``. Fitted to
-        the labels it is then held against, it would look better than it is.
+        The guess is the commonest label in training, for each position where ``ordered``. It is
+        fitted to training labels, because fitting to the test labels would overestimate it.
         """
         labels = self.train.targets
         classes = torch.arange(int(labels.max()) + 1, device=labels.device)
@@ -93,7 +93,7 @@ class Lesson:
 def lesson(
     task: str, plan: TaskPlan, seed: int, *, spec: Spec, sentences: Sequence[str] = ()
 ) -> Lesson:
-    """What one seed learns of a task; of sentences, the first with two random labels."""
+    """The examples and the model of one seed; sentences have two random labels."""
     if task == MEMORISATION:
         # What is memorised is what is asked for.
         shown = Memorisation(tuple(sentences[: plan.examples]), tokens=plan.tokens).draw(seed)
@@ -119,7 +119,7 @@ def lesson(
 def learn(
     lessons: Sequence[Lesson], plan: TaskPlan, seeds: Sequence[int], device: str, on_step: OnStep
 ) -> list[Trained]:
-    """Train the models of all seeds at once; a batch is never larger than what there is."""
+    """Train the models of all seeds together; a batch is at most the whole training set."""
     batch = min(plan.recipe.batch, lessons[0].train.count)
     return train(
         [lesson.model for lesson in lessons],

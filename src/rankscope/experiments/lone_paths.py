@@ -1,4 +1,4 @@
-"""Paths as the code of Dong et al. 2021, figure 4, measures them: each a state of its own.
+"""Paths as in the code of Dong et al. 2021, figure 4: each is run as a separate state.
 
 Read off ``modeling_san.py``, ``functions.py`` and the commands of their README, all of which pass
 ``--no_sub_path`` (github.com/twistedcubic/attention-rank-collapse); no code of theirs is used. A
@@ -29,14 +29,14 @@ from rankscope.core.paths import Path
 from rankscope.core.shapes import Hidden
 
 Choices = tuple[int | None, ...]
-"""The head of each layer, None where the layer is skipped."""
+"""The head in each layer; None if the layer is skipped."""
 
 
 @torch.no_grad()
 def lone_paths(
     network: Network, x: Hidden, token_mask: Tensor | None = None
 ) -> Iterator[tuple[Choices, Hidden]]:
-    """Every path of a network and the state it ends in; those that begin alike share the way."""
+    """Every path of a network and its final state; paths with a common prefix share its states."""
     x, token_mask = network.prepare(x, token_mask)
     sighted = list(network.sighted_blocks(x.shape[1], token_mask))
 
@@ -54,7 +54,7 @@ def lone_paths(
 def through_heads(
     block: Block, seen: Visibility, state: Hidden
 ) -> Float[Tensor, "head batch token feature"]:
-    """The state that each head of a layer makes of one; an MLP follows if the block has one."""
+    """The output of each head of a layer for one state; an MLP follows if the block has one."""
     attention = block.attention
     values = attention.split(attention.value(state), attention.kv_heads)
     mixed = (attention.pattern(state, seen) @ values).transpose(0, 1)
@@ -81,9 +81,9 @@ def summed(
     everything: str,
     token_mask: Tensor | None = None,
 ) -> dict[str, list[Hidden]]:
-    """By name, the norm of the sum of the states that the paths of each draw end in.
+    """The normalised sum of the final states of the paths of each draw, by name.
 
-    Under ``everything`` stand all paths, by length. A path drawn twice counts twice.
+    ``everything`` holds all paths, by length. A path drawn twice counts twice.
     """
     sums = {name: [torch.zeros_like(x) for _ in several] for name, several in draws.items()}
     sums[everything] = [torch.zeros_like(x) for _ in range(network.spec.layers + 1)]

@@ -1,4 +1,4 @@
-"""Attention and a norm, nothing else: the settings in which the LayerNorm study looks at them."""
+"""Settings of the LayerNorm study: networks of attention and a norm only."""
 
 import math
 from dataclasses import dataclass, replace
@@ -13,7 +13,7 @@ from rankscope.numerals import plural
 from rankscope.streams import stream
 
 RING = "ring"
-"""The mask under which each token sees itself and its two neighbours on a circle."""
+"""The mask under which each token attends to itself and its two neighbours on a circle."""
 
 
 @checked
@@ -47,7 +47,7 @@ class NormSetting:
 
 
 Settings = tuple[tuple[str, NormSetting], ...]
-"""Settings under their names."""
+"""Settings by name."""
 _NARROW = NormSetting(heads=1, width=4, logits=64.0, tokens=16)
 _CASES: dict[str, dict[str, NormSetting]] = {
     "weights": {
@@ -92,7 +92,7 @@ _CASES: dict[str, dict[str, NormSetting]] = {
 }
 FACTORS = tuple((factor, tuple(cases.items())) for factor, cases in _CASES.items())
 """The base case, one factor varied at a time, and corners in which several are extreme. A norm
-undoes any scale of the values, so that larger weights are nothing but larger logits."""
+removes any scale of the values, so that larger weights only mean larger logits."""
 SWEEPS: Settings = tuple(
     (
         f"{width} features, {plural(heads, 'head')}, {mask}",
@@ -114,7 +114,7 @@ def mask_of(name: str, tokens: int) -> Mask:
 
 
 def random_network(setting: NormSetting, layers: int, seed: int) -> Network:
-    """A network of this setting with so many layers; deeper ones begin with the same layers."""
+    """A network of this setting; a deeper one begins with the same layers."""
     head_width = setting.width // setting.heads
     spec = Spec(
         layers,

@@ -18,8 +18,8 @@ def four_variants(network: Network, parts: Parts = "steps") -> dict[str, Network
     >>> variants["SAN+MLP"].spec.skips
     (0.0, 1.0)
 
-    ``parts`` says what is taken away, since the papers leave room for more than one answer (see
-    ``PARTS``). A parallel block has one skip around both of its parts, which then goes as a whole.
+    ``parts`` selects what is removed, since the papers allow more than one interpretation (see
+    ``PARTS``). A parallel block has one skip around both of its parts, which is removed as a whole.
     """
     if parts == "theorems":
         network = network.without("norm")

@@ -1,8 +1,8 @@
-"""The questions of ``rankscope.core``, asked of any model.
+"""The functions of ``rankscope.core`` for any model.
 
 A function of the core takes a ``Network`` and its hidden states. The one of the same name here
 takes ``(model, inputs, *, token_mask=None, ...)``: a model that ``rankscope.load`` can convert is
-converted (and verified), and what it is given becomes the hidden states before its first block.
+converted (and verified), and its inputs become the hidden states before its first block.
 """
 
 import inspect
@@ -135,7 +135,7 @@ def as_network(
 
 
 def _is_loaded(model: object) -> bool:
-    """Whether ``rankscope.load`` returned it; asked without importing Transformers."""
+    """Whether ``rankscope.load`` returned it; does not import Transformers."""
     families = sys.modules.get("rankscope.models.families")
     return families is not None and isinstance(model, families.Loaded)
 
@@ -143,7 +143,7 @@ def _is_loaded(model: object) -> bool:
 def _of_any_model(
     function: Callable[Concatenate[Network, Tensor, Options], Answer],
 ) -> Callable[Concatenate[Model, Inputs, Options], Answer]:
-    """The same question, of any model and of inputs of any kind."""
+    """Wrap a function of the core to accept any model and any kind of inputs."""
 
     @wraps(function)
     def call(
@@ -161,7 +161,7 @@ Call = TypeVar("Call", bound=Callable[..., Any])
 
 
 def _with_signature(call: Call, function: Any, model: Any, inputs: Any) -> Call:
-    """What ``help`` and editors show: the first two parameters under the names they have here."""
+    """Set the signature that ``help`` and editors show, with the parameter names used here."""
     signature = inspect.signature(function)
     first, second, *rest = signature.parameters.values()
     first = first.replace(name="model", annotation=model)
@@ -183,7 +183,7 @@ truncate = _of_any_model(_paths.truncate)
 
 @wraps(_tracing.trace)
 def trace(model: Any, inputs: Any, **options: Any) -> _tracing.Trace:
-    """Texts and lists of ids are read; everything else is given to the model as it is."""
+    """Texts and lists of ids are read; other inputs are passed to the model unchanged."""
     if _is_loaded(model):
         model, inputs = _arguments(model, inputs, options.pop("token_mask", None))
     elif isinstance(inputs, np.ndarray):
@@ -219,7 +219,7 @@ activations = _with_signature(activations, _tracing.activations, Model, Inputs)
 
 @wraps(_prediction.predict)
 def predict(model: Any, inputs: Any = None, **options: Any) -> _prediction.Prediction:
-    """Of a network or model, its design: weights are drawn anew."""
+    """For a network or model, the design is used and weights are drawn anew."""
     if isinstance(model, Spec):
         if inputs is not None:
             inputs = read_inputs(inputs).tensor

@@ -50,7 +50,7 @@ class Reproduction:
 @checked
 @dataclass(frozen=True, repr=False)
 class Reproductions(Tabular, Sequence[Reproduction]):
-    """What became of several claims, one ``Reproduction`` for each run, in order."""
+    """The outcomes of several claims: one ``Reproduction`` per run, in order."""
 
     runs: tuple[Reproduction, ...]
 
@@ -66,7 +66,7 @@ class Reproductions(Tabular, Sequence[Reproduction]):
 
     @property
     def table(self) -> pl.DataFrame:
-        """One row per run: claim, verdict, what lies beyond, seed, seconds, and why it failed."""
+        """One row per run: claim, verdict, verdict beyond the domain, seed, seconds and error."""
         rows = [
             {
                 "claim": reproduction.entry.id,
@@ -84,7 +84,7 @@ class Reproductions(Tabular, Sequence[Reproduction]):
         return pl.DataFrame(rows, schema=_COLUMNS)
 
     def plot(self, metric: str | None = None) -> figures.Figure:
-        """How many of its checks each claim met, or another ``metric``: ``seconds``."""
+        """The share of checks that each claim met, or another ``metric``: ``seconds``."""
         rows = [
             (reproduction.entry.id, name, value)
             for reproduction in self.runs

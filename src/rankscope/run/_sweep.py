@@ -182,7 +182,7 @@ class SweepEstimate:
 
 @checked
 def estimate(runs: Sequence[Run]) -> SweepEstimate:
-    """SweepEstimate the time and memory of runs on this machine, without initialising any network.
+    """Estimate the time and memory of runs on this machine, without initialising any network.
 
     >>> from rankscope.run import plan, read_grid
     >>> cost = estimate(plan(read_grid({"width": 12, "axes": {"seed": [0, 1]}})).runs)

@@ -65,7 +65,7 @@ def test_beyond_the_condition_the_verdict_names_the_scale_up_to_which_it_holds()
     def beyond(one: Law, two: Law) -> kit.Judgement:
         return judged(good, checked(1.0, one, met=False), checked(2.0, two, met=False)).beyond
 
-    told = "Depends on the weights' scale: every network is cubic up to LeCun × 1"
+    told = "Supported in part: every network is cubic up to LeCun × 1"
     assert str(beyond(CUBIC, SLOW)) == told
     assert beyond(SLOW, SLOW).verdict == "fails"
     assert beyond(CUBIC, CUBIC).verdict == "holds"

@@ -44,7 +44,7 @@ def test_slower_the_steeper_is_one_thing_and_stopping_the_fall_another() -> None
     assert judged(laws).verdict == "holds"  # nothing was tried as it is drawn
     found = drawn(laws, Law("doubly exponential", 3.0, -9.0, -150.0))
     assert found.judgement.on == (
-        "the part of the claim: as drawn, MLPs do not stop it: after 8 layers 10^−150 (relu), "
+        "as drawn, MLPs do not stop it: after 8 layers 10^−150 (relu), "
         "10^−100 without MLPs; steeper MLPs are slower (so is attention without MLPs when its own "
         "weights are scaled by the same factor, by 0.8 to 0.8 times as much)"
     )
@@ -70,11 +70,11 @@ def test_every_other_verdict_can_be_reached() -> None:
     assert found.verdict == "fails"  # not slower the steeper
     stopped = drawn(falling, Law("none", 1.0, 0.0, -150.0))
     assert stopped.judgement.on == (
-        "the part of the claim: as drawn, MLPs stop it: after 8 layers 10^−150 (relu), 10^−100 "
+        "as drawn, MLPs stop it: after 8 layers 10^−150 (relu), 10^−100 "
         "without MLPs; from × 1 on it is no longer doubly exponential; steeper MLPs are not always "
         "slower"
     )
-    assert found.beyond.on == "the draw of the weights: slower in 1 of 2 draws with relu"
+    assert found.beyond.on == "slower in 1 of 2 draws with relu"
     faster = ends((-200.0, -100.0), (-190.0, -110.0), (-110.0, -120.0))
     assert judged(faster).beyond.verdict == "fails"
     unseen = {name: replace(law, kind="undecided") for name, law in falling.items()}
@@ -102,7 +102,7 @@ def test_too_few_layers_decide_nothing() -> None:
 def test_the_order_of_gains_does_not_matter() -> None:
     config = replace(TINY["d3"][1], gains=(2.0, 1.0, 0.5), activations=("relu",))
     found = d3.ENTRY.run(config, silent)
-    assert found.judgement.on.startswith("the part of the claim: as drawn, MLPs do not stop it")
+    assert found.judgement.on.startswith("as drawn, MLPs do not stop it")
     assert "; steeper MLPs are slower" in found.judgement.on
 
 

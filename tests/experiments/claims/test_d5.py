@@ -88,7 +88,7 @@ def test_pretrained_models_are_their_own_case() -> None:
     trained = d5.ModelFacts("BERT", "pretrained")
     found = judged({"bert": [STATED], "learnt": [(0.4,) * 4]}, learnt=trained)
     assert found.verdict == "depends"
-    assert "not supported for learnt (init) (SAN 0.4" in found.judgement.on
+    assert "supported except for: learnt (init) (SAN 0.4" in found.judgement.on
     assert "not tested: ALBERT at initialisation" in found.judgement.on
     assert "BERT at initialisation," not in found.judgement.on.replace("ALBERT", "")
 
@@ -150,7 +150,7 @@ def test_it_takes_away_what_it_is_asked_to() -> None:
     found = d5.ENTRY.run(replace(TINY["d5"][1], parts="theorems"), silent)
     assert not found.table.equals(kept.table)
     assert found.provenance["variants"].startswith("theorems: ")
-    assert "without norms" in found.drawings[0].caption
+    assert "(theorems): as steps, and remove the norms" in found.drawings[0].caption
 
 
 def test_pretrained_models_are_tried_where_they_are_at_hand(monkeypatch, tmp_path) -> None:

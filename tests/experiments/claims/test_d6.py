@@ -95,7 +95,7 @@ def test_the_released_script_is_said_not_to_converge_if_most_seeds_do_not():
     most = arrivals((4, two), (9, slower), (NEVER, NEVER))
     held = kit.conclude(d6.ENTRY, CONFIG, table(most, runs=(RELEASED, ALONE)))
     assert str(held.judgement).startswith(
-        "Depends on the part of the claim: supported for coming together at the smallest width, "
+        "Supported for coming together at the smallest width, "
         "an MLP, a skip; "
         "not for a larger width; the released script shows the figure's convergence: without"
     )

@@ -90,7 +90,7 @@ def judged(measured) -> kit.Result:
         (
             FALLING,
             LEVEL,
-            "Depends on the task: accuracy falls with length in sorting, not in convex hull; paths "
+            "Supported in part: accuracy falls with length in sorting, not in convex hull; paths "
             "shorter than three do most in sorting, not in convex hull",
         ),
     ],
@@ -112,7 +112,7 @@ def test_exact_streams_are_judged_beyond_and_not_as_stated():
     result = judged(table({SORTING: FALLING, HULL: FALLING}, exact=LEVEL))
     assert result.verdict == "holds"
     assert str(result.beyond) == (
-        "Depends on the task: all paths, exact, fall with length in no task; rescaled ones fall "
+        "Supported in part: all paths, exact, fall with length in no task; rescaled ones fall "
         "with length in sorting, convex hull; shorter than three do most, exact, in no task; their "
         "number matters more than their length in no task"
     )

@@ -52,7 +52,7 @@ def table(**curves: tuple[float, list[float]]):
         ({"sink": (0.0, CUBIC), "ALiBi": (0.5, STEADY)}, "Supported"),
         (
             {"sink": (0.0, CUBIC), "rotary": (0.5, QUICKENING)},
-            "Depends on the scores: supported for 1; not for rotary (between)",
+            "Supported for 1 pattern; not for rotary (between)",
         ),
         ({"sink": (0.0, STEADY), "ALiBi": (0.5, CUBIC)}, "Not supported"),
         ({"sink": (0.0, CUBIC), "ALiBi": (0.5, SHORT)}, "Supported"),  # too short to count

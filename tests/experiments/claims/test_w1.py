@@ -43,7 +43,7 @@ def found():
 def test_it_holds_and_says_what_lies_beyond(found) -> None:
     can_be_shown(found)
     assert found.verdict == "holds", found.sentences
-    assert str(found.beyond) == "Depends on the case: supported in 4 of 5; not for grown"
+    assert str(found.beyond) == "Supported in 4 of 5 cases; not for grown"
     assert found.stem == f"w1-{SMALL.digest('W1')[:8]}"
     assert next(iter(found.key_figures.values())) == 0.0
     assert set(found.table["model"]) == {panel for panel, _ in NAMES.values()}
@@ -197,13 +197,12 @@ def test_every_verdict_can_be_reached(others, verdict) -> None:
         ({}, "Supported"),
         (
             {"causal": -0.3},
-            "Depends on the case: supported in 4 of 5; not for radius across families",
+            "Supported in 4 of 5 cases; not for radius across families",
         ),
-        ({"grown": 0.1}, "Depends on the case: supported in 4 of 5; not for grown"),
+        ({"grown": 0.1}, "Supported in 4 of 5 cases; not for grown"),
         (
             {"together": 0.0, "apart": -0.2},
-            "Depends on the case: supported in 3 of 5; not for block(16) then block(24), block(16) "
-            "then block(8)",
+            "Supported in 3 of 5 cases; not for block(16) then block(24), block(16) then block(8)",
         ),
         (
             {"causal": -0.3, "grown": 0.1, "values × 0.5": 0.1, "together": 0.0, "apart": -0.2},

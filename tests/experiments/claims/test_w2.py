@@ -79,7 +79,7 @@ STAYS, FALLS, LATE = [2.0, 1.5, 1.0, 0.5], [2.0, 0.1, -0.1, -7.0], [2.0, 2.0, 1.
         (
             [FALLS, FALLS],
             [STAYS, STAYS],
-            "Depends on the mask: supported for window up to layer 3; not for full (μ below 1% "
+            "Supported for window up to layer 3; not for full (μ below 1% "
             "of its "
             "initial value from layer 2 on); not tested: pretrained models",
         ),
@@ -120,7 +120,7 @@ def test_the_sentences_say_between_which_conventions_the_verdict_is_the_same() -
 )
 def test_each_panel_beyond_the_claim_can_speak_against_it(panel, curve) -> None:
     beyond = judged(made({"full": [STAYS]}, **{panel: curve})).beyond
-    assert str(beyond) == f"Depends on the case: not supported for {panel}, full"
+    assert str(beyond) == f"Supported except for: {panel}, full"
 
 
 @pytest.mark.parametrize(("apart", "verdict"), [(0.5, "holds"), (0.001, "depends")])

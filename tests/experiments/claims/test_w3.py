@@ -74,7 +74,7 @@ def test_it_holds_at_the_derived_rates_and_not_around_the_ring() -> None:
         == f"Tokens end at one point in {len(kept)} of {len(kept)} runs that the claim covers."
     )
     assert other == "Tokens end at one point in 1 of 2 runs that the claim does not cover."
-    assert str(found.beyond) == f"Depends on start, values and norm: not for {AROUND_NAME}"
+    assert str(found.beyond) == f"Supported except for: {AROUND_NAME}"
     rows = {row[:2]: row[2:] for row in found.listings[0].rows}
     assert len(rows) == len(kept) + 2
     assert rows["sphere", "causal"][-1] == pytest.approx(0.5)

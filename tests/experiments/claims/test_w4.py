@@ -86,13 +86,13 @@ def test_anisotropy_is_measured_beside_isotropic_tokens(built) -> None:
     assert isotropic_cosine(3) == pytest.approx(np.abs((pairs[0] * pairs[1]).sum(-1)).mean(), 0.02)
     alike = replace(built[2][-1], x=torch.tensor([[1.0, 0.0], [0.9, 0.19**0.5]]))
     beyond = judged({2: (built[2][0], alike)}).beyond
-    assert "supported for 2 tokens, full rank: anisotropic" in str(beyond)
+    assert "Supported for 2 tokens, full rank: anisotropic" in str(beyond)
 
 
 def test_what_was_built_is_not_where_tokens_end(built) -> None:
     assert judged(built).beyond.verdict == "fails"
     calm = {2: tuple(replace(each, stability=Stability(0.5, 0.4, 0.6)) for each in built[2])}
-    assert "supported for 2 tokens, rank 2" in str(judged(calm).beyond)
+    assert "Supported for 2 tokens, rank 2" in str(judged(calm).beyond)
     assert judged({**built, **calm}).beyond.verdict == "depends"
 
 

@@ -42,7 +42,7 @@ def test_ends_hold_every_value_with_a_margin():
 def test_nothing_but_what_is_not_positive_goes_to_the_floor():
     axis = log_axis("", [0.0, 1e-4, 1.0, -2.0])
     assert axis.floor == 1e-5
-    assert [axis.place(value) for value in (0.0, -2.0, 1e-4, None)] == [1e-5, 1e-5, 1e-4, None]
+    assert [axis.clip(value) for value in (0.0, -2.0, 1e-4, None)] == [1e-5, 1e-5, 1e-4, None]
     assert (axis.ticks[0].value, axis.ticks[0].text) == (1e-5, "0")
     assert names(axis)[1] == ("10", "−4")
 
@@ -50,7 +50,7 @@ def test_nothing_but_what_is_not_positive_goes_to_the_floor():
 def test_without_zeros_there_is_no_floor():
     axis = log_axis("", [1e-4, 1.0])
     assert axis.floor is None
-    assert axis.place(-1.0) == -1.0
+    assert axis.clip(-1.0) == -1.0
 
 
 @pytest.mark.parametrize("values", [[], [0.0], [5.0], [-3.0, -3.0]])

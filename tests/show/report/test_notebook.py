@@ -33,7 +33,7 @@ def test_the_answer_comes_first_and_nothing_is_loaded(answer):
 
 def test_a_claim_has_its_verdict_and_no_chart_if_it_draws_none(claim):
     html = notebook(claim)
-    assert "Not supported. Beyond its domain: depends on the mask" in html
+    assert "Not supported. Beyond its domain: supported in part: the mask" in html
     assert "<li>They do not.</li>" in html
     assert "<img" not in html
     assert "<table" not in html

@@ -6,12 +6,12 @@ The package is called ``tracing`` because ``rankscope.trace`` is the function.
 from rankscope.core.tracing._blocks import ModuleCall as ModuleCall
 from rankscope.core.tracing._blocks import (
     activations,
-    captured_calls,
     captured_input,
     captured_states,
     find_blocks,
     with_replaced_state,
 )
+from rankscope.core.tracing._blocks import captured_calls as captured_calls
 from rankscope.core.tracing._described import digest as digest
 from rankscope.core.tracing._figures import DEFAULT_METRICS, MEASURES, choose_measures
 from rankscope.core.tracing._figures import Columns as Columns
@@ -22,7 +22,7 @@ from rankscope.core.tracing._trace import Trace, trace, trace_in_batches
 from rankscope.core.weights import refuse_broken as refuse_broken
 
 __all__ = [
-    "DEFAULT_METRICS", "MEASURES", "Provenance", "Trace", "activations", "captured_calls",
-    "captured_input", "captured_states", "choose_measures", "evaluating", "find_blocks", "trace",
+    "DEFAULT_METRICS", "MEASURES", "Provenance", "Trace", "activations", "captured_input",
+    "captured_states", "choose_measures", "evaluating", "find_blocks", "trace",
     "trace_in_batches", "with_replaced_state",
 ]  # fmt: skip

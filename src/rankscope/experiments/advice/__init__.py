@@ -1,4 +1,4 @@
-"""What could be changed about a design, what each change costs, and how a design stands."""
+"""Changes of a design, their costs, and criteria for designs."""
 
 from rankscope.experiments.advice._changes import Change as Change
 from rankscope.experiments.advice._changes import Price as Price

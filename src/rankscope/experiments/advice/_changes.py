@@ -1,7 +1,7 @@
 """Changes of a design, and what each of them costs.
 
 To add an alternative, write one generator that yields ``Change``s of a spec, and enter it in
-``ALTERNATIVES``; what comes to the design itself is left out, and prices are counted, not told.
+``ALTERNATIVES``; changes that have no effect are skipped, and costs are computed.
 """
 
 import math
@@ -34,7 +34,7 @@ _INITS: Final = {
 
 @dataclass(frozen=True)
 class Change:
-    """What is changed, in a few words; the spec it makes; what it costs that cannot be counted.
+    """A change in a few words, the resulting spec, and drawbacks that cannot be counted.
 
     ``kind`` is the alternative it comes from, such as "skips".
     """
@@ -112,7 +112,7 @@ def embeddings(spec: Spec, _tokens: int) -> Iterator[Change]:
 
 
 def norms(spec: Spec, _tokens: int) -> Iterator[Change]:
-    """Every place for the norm there is, or for LayerNorm where there is none; and no norm."""
+    """Every placement of the norm (LayerNorm if there is none), and no norm."""
     kind = "layer" if spec.norm == "none" else spec.norm
     drawback = "one more norm per part" if spec.norm == "none" else ""
     for placement, words in _NORM_PLACES.items():
@@ -147,7 +147,7 @@ def centering(spec: Spec, _tokens: int) -> Iterator[Change]:
 
 
 def positions(spec: Spec, _tokens: int) -> Iterator[Change]:
-    """Positions in the scores, in the place of whatever is there now."""
+    """Other positional scores instead of the current ones."""
     kinds: dict[str, network.ScoreKind] = {
         "ALiBi": network.ALiBi(),
         "relative biases": network.RelativeBias(),
@@ -211,7 +211,7 @@ ALTERNATIVES: Final[Sequence[Callable[[Spec, int], Iterator[Change]]]] = (
 
 
 def changes(spec: Spec, tokens: int) -> list[Change]:
-    """Every alternative to a design on so many tokens, each once.
+    """All distinct alternatives to a design for a number of tokens.
 
     >>> from rankscope import Spec
     >>> [each.words for each in changes(Spec.pure_attention(2, 1, 8), 4)][:2]
@@ -227,19 +227,19 @@ def changes(spec: Spec, tokens: int) -> list[Change]:
 
 @dataclass(frozen=True)
 class Price:
-    """Parameters as parts of those there were, and pairs seen as parts of all pairs."""
+    """The ratio of parameters, and the share of token pairs that may attend."""
 
     parameters: float
     context: float
     context_before: float
     only_initial: bool
-    """Whether nothing is changed but how weights are drawn."""
+    """Whether only the initialisation changes."""
     branches: float = 1.0
-    """How large what attention adds is at first, as a part of what it was."""
+    """The size of the attention branch at initialisation, relative to the original."""
 
     @classmethod
     def of(cls, before: Spec, after: Spec, tokens: int) -> "Price":
-        """Of the way from one design to another, on so many tokens."""
+        """The price of changing one design to another, for a number of tokens."""
         drawn = ("init", "embedding_scale")
         names = [field.name for field in fields(before) if field.name not in drawn]
         return cls(
@@ -281,7 +281,7 @@ class Price:
 
 
 def _branch(spec: Spec) -> float:
-    """How much values and outputs together lengthen a token, about."""
+    """The approximate gain of values and outputs together."""
     inner, init = spec.heads * spec.head_width, spec.init
     into, out = (
         init.deviation("value", spec.width, inner),
@@ -291,7 +291,7 @@ def _branch(spec: Spec) -> float:
 
 
 def parameter_count(spec: Spec) -> int:
-    """How many numbers are trained: those of ``Network.random(spec)``, without making it."""
+    """The number of parameters of ``Network.random(spec)``, without creating it."""
     width, queries = spec.width, spec.heads * spec.head_width
     keys = spec.kv_heads * spec.head_width
     block = 2 * width * (queries + keys) + spec.bias * (queries + 2 * keys + width)
@@ -311,6 +311,6 @@ def parameter_count(spec: Spec) -> int:
 
 
 def context_share(spec: Spec, tokens: int) -> float:
-    """Which part of all pairs of tokens the masks allow, over the layers."""
+    """The share of token pairs that the masks allow, over all layers."""
     by_mask = {mask: float(mask.matrix(tokens).double().mean()) for mask in set(spec.masks)}
     return sum(by_mask[mask] for mask in spec.masks) / spec.layers

@@ -28,15 +28,15 @@ from rankscope.results import Listing
 from rankscope.streams import stream_seed
 
 LEAST_GAIN: Final = 0.1
-"""Decades of shortfall that a change must take away to be worth telling: a factor of 1.26."""
+"""Decades by which a change must reduce the shortfall to be reported: a factor of 1.26."""
 _NO_LESS: Final = 0.01
-"""Decades of the relative dispersion that a change may take away: what few draws cannot tell."""
+"""Decades of relative dispersion that a change may lose: within the noise of few draws."""
 _DEVIATIONS: Final = 4.0
-"""Standard errors by which what is measured may differ from what was predicted."""
+"""Standard errors by which measurement and prediction may differ."""
 _BLURRED: Final = 1e-4
-"""Relative dispersions below which float32 may tell its own rounding."""
+"""Relative dispersion below which float32 may measure rounding errors."""
 _LARGE: Final = 1e9
-"""Tokens from whose size on squares may leave float32."""
+"""Token size above which squares may overflow float32."""
 _MEASURED: Final = ("relative_dispersion", "token_norm", "attention_entropy")
 _DISPERSION: Final = "log10_relative_dispersion"
 
@@ -124,7 +124,7 @@ class Standing:
 
     @property
     def shortfall(self) -> PerNetwork:
-        """Of all figures together, by network."""
+        """The sum over all criteria, by network."""
         return torch.stack(list(self.shortfalls.values())).sum(0)
 
     @property
@@ -135,7 +135,7 @@ class Standing:
 
     @property
     def kept(self) -> float:
-        """Which part of their relative dispersion tokens keep in the mean, in decades."""
+        """The mean share of the relative dispersion that is kept, in decades."""
         return float(self.figures["log10_dispersion_kept"].mean())
 
 
@@ -156,7 +156,7 @@ class Trial:
 
     @classmethod
     def of(cls, change: Change, subject: Subject, *, draws: int, seed: int) -> "Trial":
-        """A design by prediction alone, on what a subject reads."""
+        """The predicted trial of a design, on the input of a subject."""
         x, token_mask = _input(change.spec, subject), subject.token_mask
         prediction = predict(
             change.spec, x, draws=draws, seed=seed, token_mask=token_mask, gradients=True
@@ -166,7 +166,7 @@ class Trial:
         return cls(change, price, prediction.values, Standing.of(prediction.values, even))
 
     def measure(self, subject: Subject, *, networks: int, seed: int) -> "Trial":
-        """The same design, with so many of its networks measured, too."""
+        """The same trial with measurements of some networks."""
         spec, token_mask = self.change.spec, subject.token_mask
         x = _input(spec, subject)
         # A model is drawn as its library does.
@@ -195,7 +195,7 @@ class Trial:
 
     @property
     def order(self) -> tuple[float, int, float, float]:
-        """What it is sorted by: shortfall to a tenth of a decade, price, tokens kept apart.
+        """The sort key: shortfall to a tenth of a decade, price, dispersion kept.
 
         Among initialisations, those come first that leave the branches nearest to what they were:
         a network that does nothing has no shortfall.
@@ -206,10 +206,10 @@ class Trial:
 
     @property
     def agrees(self) -> bool:
-        """Whether the shortfall measured is the one predicted, as far as so few networks can tell.
+        """Whether measured and predicted shortfall agree within the error of few networks.
 
-        Means may differ by four standard errors, taken from the predicted networks, and by the
-        least that is worth telling.
+        Means may differ by four standard errors of the predicted networks plus the smallest
+        difference that is reported.
         """
         if self.measured is None:
             return False
@@ -244,10 +244,10 @@ def measured_values(
     largest: float,
     twin: Callable[[int], Network] | None = None,
 ) -> dict[str, Float[Tensor, "layer sample"]]:
-    """What ``predict`` tells of each layer, measured on one network, the ``number``-th of a seed.
+    """The metrics of ``predict`` by layer, measured on the ``number``-th network of a seed.
 
     ``largest`` is how large tokens are expected to become; ``twin`` draws a network as a model's
-    library does. Its weights have nothing in common with what predictions of the same seed draw.
+    library does. Its weights are independent of those that predictions with the same seed draw.
     """
     dtype = torch.float64 if largest > _LARGE else torch.float32
     drawn = stream_seed(seed, "advice", "network", number)
@@ -295,7 +295,7 @@ def is_better(spread: Spread, other: Spread) -> bool:
 
 
 def ranked(trials: Iterable[Trial]) -> list[Trial]:
-    """The best first."""
+    """Sorted, the best first."""
     return sorted(trials, key=lambda trial: trial.order)
 
 

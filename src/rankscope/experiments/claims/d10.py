@@ -187,9 +187,9 @@ def judge(config: Config, measured: kit.Measured[list[str]]) -> kit.Answer:
             ),
         ),
         stated=random.checks and random.checks | {"argument": not raised},
-        on=_phrase("the part of the claim", f"{random.counts}{argument}"),
+        on=f"{random.counts}{argument}",
         beyond=masked.checks | designed or None,
-        on_beyond=_phrase("the values", others),
+        on_beyond=others,
         key_figures={
             "settings with the same fate, share": sum(fates) / len(fates) if fates else math.nan
         },
@@ -308,11 +308,3 @@ def unchanged(
 def _ending(law: Law, reached: Reached) -> str:
     end = "all tokens equal" if law.kind == "equal" else f"{law.kind}, {power_of_ten(law.last)}"
     return f"{end} in the end{'' if reached.layer is None else reached}"
-
-
-def _phrase(depends: str, counts: str) -> kit.Phrase:
-    """Counts complete every verdict; where the checks differ, on what it depends comes first."""
-    return {
-        **dict.fromkeys(("holds", "fails", "not tried"), counts),
-        "depends": f"{depends}: {counts}",
-    }

@@ -171,9 +171,7 @@ def judge(_: Config, table: pl.DataFrame) -> kit.Answer:
         stated=stated,
         on={"holds": _sharp(within)},
         beyond=beyond or None,
-        on_beyond=f"the spread: the bound is exceeded from D = {short(min(exceeded))} on"
-        if exceeded
-        else "",
+        on_beyond=f"the bound is exceeded from D = {short(min(exceeded))} on" if exceeded else "",
         key_figures={"largest |P − 1qᵀ| over 2D·1qᵀ": max(within["value"].to_list())},
         listings=(
             kit.Listing(

@@ -245,9 +245,9 @@ def judge(config: Config, measured: kit.Measured[Sequence[Held]]) -> kit.Answer:
     return kit.Answer(
         _sentences(config, checked, powers),
         stated=stated,
-        on={"holds": reach, "depends": f"the part of the claim: {_unsupported(stated)}; {reach}"},
+        on={"holds": reach, "depends": f"{_unsupported(stated)}; {reach}"},
         beyond=beyond,
-        on_beyond={"depends": f"the part of the claim: not supported for {against}"},
+        on_beyond={"depends": f"supported except for: {against}"},
         key_figures={
             "largest scale at which the bound over all layers is informative": deep,
             "largest scale at which the bound of a layer is informative": single,
@@ -263,7 +263,7 @@ def judge(config: Config, measured: kit.Measured[Sequence[Held]]) -> kit.Answer:
 
 
 def _unsupported(stated: Mapping[str, bool]) -> str:
-    return "not supported for " + ", ".join(name for name, holds in stated.items() if not holds)
+    return "supported except for: " + ", ".join(name for name, holds in stated.items() if not holds)
 
 
 def _names() -> Iterator[str]:

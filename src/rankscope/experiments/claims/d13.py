@@ -183,7 +183,7 @@ def judge(config: Config, table: pl.DataFrame) -> kit.Answer:
     return kit.Answer(
         _sentences(config, table),
         stated=stated,
-        on={"holds": counted, "fails": counted, "depends": f"the depth: {counted}"},
+        on={"holds": counted, "fails": counted, "depends": counted},
         beyond=beyond,
         key_figures={
             f"log10 of the residual, {MLPS}, {plural(layers, 'layer')}": fmean(

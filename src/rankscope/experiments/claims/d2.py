@@ -168,9 +168,7 @@ def judge(config: Config, measured: kit.Measured[Networks]) -> kit.Answer:
         },
         on={"holds": reach if covered and deep else "", "not tried": untested},
         beyond={name: network.law.cubic for name, network in unmet.items()},
-        on_beyond={
-            "depends": f"the weights' scale: every network is cubic up to LeCun × {cubic:g}"
-        },
+        on_beyond={"depends": f"every network is cubic up to LeCun × {cubic:g}"},
         key_figures={
             "largest scale at which every network is cubic": cubic,
             **{f"{which} growth of the last steps": value for which, value in growth.items()},

@@ -124,9 +124,9 @@ def judge(config: Config, measured: kit.Measured[Facts]) -> kit.Answer:
     return kit.Answer(
         _sentences(config, laws, rises),
         stated=stops | rising,
-        on={"depends": f"the part of the claim: {_asked(config, laws, stops, rising)}{likewise}"},
+        on={"depends": f"{_asked(config, laws, stops, rising)}{likewise}"},
         beyond={f"{kind}, draw {draw + 1}": holds for (kind, draw), holds in slower.items()},
-        on_beyond={"depends": f"the draw of the weights: slower in {counted}"},
+        on_beyond={"depends": f"slower in {counted}"},
         key_figures={f"{kind}, decades by doubling": rise for kind, rise in rises.items()},
         listings=(
             kit.Listing(

@@ -113,7 +113,7 @@ def judge(config: Config, measured: depths.Measured) -> kit.Answer:
         stated=never | lost,
         on={"holds": f"for β down to {short(min(config.betas))}"},
         beyond=random or None,
-        on_beyond={"holds": words, "fails": words, "depends": f"the weights: {words}"},
+        on_beyond={"holds": words, "fails": words, "depends": words},
         key_figures={
             "residual over the input's, smallest of all layers": 10 ** min(lows[n] for n in betas)
         },

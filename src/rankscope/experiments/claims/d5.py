@@ -31,7 +31,7 @@ ENTRY = kit.claim(
 )
 PAPER: Final = {"samples": 32}
 RESOLUTION: Final = 1e-3
-"""What the figure's axis tells apart; whatever is below counts as this much."""
+"""The lower end of the figure's axis; smaller values count as this."""
 FAR: Final = 10.0
 """How many times as much is "far" above."""
 _RESIDUAL = "relative_residual"
@@ -194,7 +194,7 @@ def judge(config: Config, measured: kit.Measured[dict[str, ModelFacts]]) -> kit.
                 "by_depth",
                 "A panel for each model, all samples of all draws of its weights, beside the "
                 "authors' own curves, which are means; hollow marks: zero, or less than the "
-                f"figure's axis shows. Taken away, {variants.PARTS[config.parts]}.",
+                f"figure's axis shows. Variants ({config.parts}): {variants.PARTS[config.parts]}.",
                 _RESIDUAL,
                 options={"lowest": RESOLUTION / 2},
             ),
@@ -213,7 +213,7 @@ def _words(config: Config, names: Iterable[str], ours: Mapping[str, list[Ends]])
     return {
         "holds": seeds,
         "fails": f"for {apart}",
-        "depends": f"the model: not supported for {apart}",
+        "depends": f"supported except for: {apart}",
         "not tried": "name a model with --models or --pretrained",
     }
 

@@ -340,9 +340,7 @@ def check(
         )
         sentences.append(f"Supported: {true}. Not supported: {false}.")
     if holds and against:
-        words = [
-            f"the part of the claim: supported for {', '.join(holds)}; not for {', '.join(against)}"
-        ]
+        words = [f"supported for {', '.join(holds)}; not for {', '.join(against)}"]
     if untested:
         parts = "; ".join(f"that {_PARTS[part]} ({why})" for part, why in untested.items())
         sentences.append(f"Not tested: {parts}.")

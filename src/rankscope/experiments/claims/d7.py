@@ -375,7 +375,7 @@ def _verdict_words(parts: Mapping[str, Mapping[str, bool]], untested: str) -> ki
         words.append(
             f"{part} in {holds or 'no task'}" + (f", not in {against}" if holds and against else "")
         )
-    on = "; ".join(filter(None, ("the task: " + "; ".join(words), untested)))
+    on = "; ".join(filter(None, ("; ".join(words), untested)))
     rest = f"where tested; {untested}" if untested else ""
     return {"depends": on, "holds": rest, "fails": rest, "not tried": "no task was learnt"}
 

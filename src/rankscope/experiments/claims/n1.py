@@ -26,7 +26,7 @@ from rankscope.core.network import (
 from rankscope.core.theory import Law, LawKind, as_stated, ergodicity, law, second_modulus
 from rankscope.experiments import depths, kit
 from rankscope.experiments.depths import law_of_medians, medians
-from rankscope.numerals import power_of_ten
+from rankscope.numerals import plural, power_of_ten
 
 ENTRY = kit.claim(
     "N1",
@@ -256,7 +256,7 @@ def _phrase(patterns: Mapping[str, PatternLaw]) -> kit.Phrase:
     against = [f"{name} ({patterns[name].law.kind})" for name, holds in checks.items() if not holds]
     as_claimed = len(checks) - len(against)
     return {
-        "depends": f"the scores: supported for {as_claimed}; not for {', '.join(against)}",
+        "depends": f"supported for {plural(as_claimed, 'pattern')}; not for {', '.join(against)}",
         "not tried": "the layers are too few to show a law",
     }
 

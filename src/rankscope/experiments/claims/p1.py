@@ -212,7 +212,7 @@ def judge(config: Config, table: pl.DataFrame) -> kit.Answer:
         ),
         stated=stated,
         beyond={length: farthest[length] <= _USED for length in used},
-        on_beyond={"depends": f"the length: {off_by}", "fails": off_by},
+        on_beyond={"depends": off_by, "fails": off_by},
         key_figures={
             "networks − random energies, largest difference of Σ P²": difference,
             **{f"distance to the limit, {length}": far for length, far in ends.items()},

@@ -221,7 +221,7 @@ def judge(config: Config, table: pl.DataFrame) -> kit.Answer:
         stated=checks[usual],
         on={"depends": _verdict(curves, usual, checks[usual], config.networks)},
         beyond=beyond,
-        on_beyond={"depends": f"the check: not supported for {against}"},
+        on_beyond={"depends": f"supported except for: {against}"},
         key_figures=figures,
         about={
             "scaled norms": "predicted one layer after the other, each handing on the tokens' "
@@ -237,9 +237,8 @@ def _verdict(curves: Curves, model: str, checks: Mapping[str, bool], networks: i
     ]
     growth = _growth(curves, model, PLAIN, MEASURED)
     return (
-        f"the part of the claim, at initialisation: supported for {sides[0]}; not for {sides[1]} "
-        f"(it grows "
-        f"as ℓ^{short(growth)} in the mean of {plural(networks, 'network')})"
+        f"supported at initialisation for {sides[0]}; not for {sides[1]} (it grows as "
+        f"ℓ^{short(growth)} in the mean of {plural(networks, 'network')})"
     )
 
 

@@ -198,9 +198,9 @@ def judge(_: Config, table: pl.DataFrame) -> kit.Answer:
             f"{short(off, digits=2)} standard errors of the relative dispersion at most.",
         ),
         stated=checks[usual],
-        on={"depends": f"the part of the claim: supported except for {unsupported}"},
+        on={"depends": f"supported except for: {unsupported}"},
         beyond=beyond or None,
-        on_beyond={"depends": f"the weights: not supported for {against}"},
+        on_beyond={"depends": f"supported except for: {against}"},
         key_figures={
             f"log10 of the relative dispersion, {placement}, {scale}": predicted.value
             for (scale, placement), (predicted, _) in last.items()

@@ -190,7 +190,7 @@ def judge(_: Config, table: pl.DataFrame) -> kit.Answer:
         },
         beyond=says,
         on_beyond={
-            "depends": f"the scale of the weights: the bound is informative in {len(holds)} of "
+            "depends": f"the bound is informative in {len(holds)} of "
             f"{len(says)} settings: {'; '.join(holds)}"
         },
         key_figures={

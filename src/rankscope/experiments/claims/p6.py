@@ -233,7 +233,7 @@ def judge(_: Config, table: pl.DataFrame) -> kit.Answer:
         ),
         stated=stated,
         beyond=beyond,
-        on_beyond={"depends": f"the case: not supported for {against}"},
+        on_beyond={"depends": f"supported except for: {against}"},
         key_figures=figures,
         listings=(_listing(curves, settings),),
     )

@@ -216,7 +216,7 @@ def judge(config: Config, measured: depths.Measured) -> kit.Answer:
         on={"not tried": "the layers are too few to show a law"},
         beyond=beyond or None,
         on_beyond={
-            "depends": f"the case: supported in {others_held} of {len(beyond)}; not for "
+            "depends": f"supported in {others_held} of {len(beyond)} cases; not for "
             f"{', '.join(against)}"
         },
         key_figures={

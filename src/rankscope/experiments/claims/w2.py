@@ -134,12 +134,12 @@ def judge(config: Config, measured: kit.Measured[PretrainedFacts]) -> kit.Answer
         _sentences(config.shape, normed, min(noisy)),
         stated=stated,
         on={
-            "depends": f"the mask: {_by_mask(normed)}",
+            "depends": _by_mask(normed),
             "holds": _by_mask(normed).removeprefix("supported "),
             "fails": _by_mask(normed).removeprefix("not "),
         },
         beyond=beyond,
-        on_beyond={"depends": f"the case: not supported for {'; '.join(against)}"},
+        on_beyond={"depends": f"supported except for: {'; '.join(against)}"},
         key_figures={
             **{
                 f"{mask}, layers with a hundredth of μ": float(min(course.apart))

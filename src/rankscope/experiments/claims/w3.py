@@ -164,7 +164,7 @@ def judge(config: Config, measured: depths.Measured) -> kit.Answer:
         _sentences(config, by_run),
         stated=covered,
         beyond=contrasts | rates,
-        on_beyond={"depends": f"start, values and norm: not for {'; '.join([*staying, *slower])}"},
+        on_beyond={"depends": f"supported except for: {'; '.join([*staying, *slower])}"},
         key_figures={"slowest of the covered runs, decades a layer": slowest},
         listings=(_listing(config, by_run),),
     )

@@ -172,7 +172,7 @@ def judge(_: Config, measured: kit.Measured[dict[str, str]]) -> kit.Answer:
         stated=checks(pretrained),
         on={"holds": tested, "fails": tested, "not tried": pass_one},
         beyond=beyond or None,
-        on_beyond={"depends": f"the case: not supported for {'; '.join(against)}"},
+        on_beyond={"depends": f"supported except for: {'; '.join(against)}"},
         key_figures={
             f"{name}, absolute cosine after the last layer, {variant}": layers.cosine
             for (name, variant), layers in seen.items()

@@ -129,7 +129,7 @@ def judge(config: Config, measured: depths.Measured) -> kit.Answer:
         on={"holds": f"for {min(lasting):.0%} to {max(lasting):.0%} of random starts"},
         beyond=others or None,
         on_beyond={
-            "depends": f"the case: a share of the starts stays above rank one with "
+            "depends": f"a share of the starts stays above rank one with "
             f"{shares(True)}; not with {shares(False)}"
         },
         key_figures={"starts above rank one, largest share": max(lasting)},

@@ -187,9 +187,9 @@ def judge(config: Config, measured: depths.Measured) -> kit.Answer:
             + ".",
         ),
         stated=plain,
-        on={"depends": f"the case: not supported for {'; '.join(against)}"},
+        on={"depends": f"supported except for: {'; '.join(against)}"},
         beyond=beyond,
-        on_beyond={"depends": f"the case: not supported for {'; '.join(lost)}"},
+        on_beyond={"depends": f"supported except for: {'; '.join(lost)}"},
         key_figures={
             f"full mask, decades kept after {plural(config.shallow, 'layer')} by the smallest "
             "temperature": gain(full, config.shallow)

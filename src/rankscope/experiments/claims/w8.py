@@ -240,9 +240,7 @@ def judge(config: Config, measured: kit.Measured[None]) -> kit.Answer:
         },
         beyond={str(run): fallen[run] == 1.0 for run in config.fewer}
         | {"shares in half-spaces are those of Wendel 1962": rarest > _RARE},
-        on_beyond={"depends": f"the run: all starts collapse except under {staying}"}
-        if staying
-        else "",
+        on_beyond={"depends": f"all starts collapse except under {staying}"} if staying else "",
         key_figures={
             "starts that collapse, smallest share": min(
                 fallen[run] or 0.0 for run in config.covered

@@ -200,7 +200,7 @@ def judge(config: Config, table: pl.DataFrame) -> kit.Answer:
             },
         },
         on_beyond={
-            "depends": f"the part of the claim: gaps of two wells scale with exponents {fitted}; "
+            "depends": f"gaps of two wells scale with exponents {fitted}; "
             "with focus on random tokens, a smaller ε is slower under "
             f"{sum(slower[OTHERS].values())} of {plural(len(config.masks), 'mask')}"
         },

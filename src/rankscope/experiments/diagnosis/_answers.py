@@ -168,7 +168,7 @@ def repair_part(mended: Mended) -> Part | None:
         return (*(float(values.quantile(0.5)) for values in states), float(texts))
 
     rows: list[tuple[str | float | None, ...]] = [
-        ("as it is", None, *last(mended.before), None),
+        ("unchanged", None, *last(mended.before), None),
     ]
     for trial in mended.tried:
         share = max(trial.restored.values())

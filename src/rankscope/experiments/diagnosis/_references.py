@@ -248,6 +248,6 @@ def remedies(subject: kit.Subject, on_step: kit.OnStep) -> Listing:
     return Listing(
         REMEDIES,
         ("change", "lowest", "after the last layer"),
-        (("as it is", *before), *best),
+        (("unchanged", *before), *best),
         note if best else "None of the changes that were tried helps.",
     )

@@ -130,7 +130,7 @@ ENTRY = kit.question(
     ),
 )
 _Few = Annotated[int, Range(1, 1000)]
-AS_IS = "as it is"
+AS_IS = "unchanged"
 _LENGTH = 32
 """Default number of tokens; the time grows with its square."""
 _CHARTED = "log10_relative_dispersion"
@@ -222,7 +222,7 @@ def run(config: Config, on_step: kit.OnStep) -> kit.Result:
         config,
         headline=_headline(original, helping),
         sentences=sentences,
-        labels=("as it is", "what now", *[""] * (len(sentences) - 2)),
+        labels=("unchanged", "what now", *[""] * (len(sentences) - 2)),
         listings=(advice.tried(original, helping, others),) if helping or others else (),
         table=_table([original, *helping, *others], charted),
         about={"read": f"{samples} × {tokens} tokens", "weights": "none: random networks"},
@@ -288,7 +288,7 @@ def advise(
     seed: Seed = 0,
     on_step: kit.OnStep | None = None,
 ) -> kit.Result:
-    """What to change about a design, by prediction, the best of it measured on random networks.
+    """Rank changes to a design by prediction, and measure the best on random networks.
 
     >>> from rankscope import Spec
     >>> found = advise(Spec.pure_attention(6, 2, 16), draws=4)
@@ -323,7 +323,7 @@ def advise(
 def _subject(
     design: Any, inputs: Inputs | None, token_mask: Tensor | None, seed: int
 ) -> kit.Subject:
-    """The architecture, as a network of its own, and what it reads."""
+    """The architecture as a network, and its input."""
     if inputs is None and token_mask is not None:
         raise InputError("token_mask says which tokens of the inputs count; give inputs, too.")
     x = None

@@ -105,8 +105,8 @@ def _join(parts: Sequence[Bounds]) -> Bounds:
 def _alike(table: pl.DataFrame) -> tuple[pl.DataFrame, str]:
     """The samples in parts to which the same bounds apply, and which part to draw.
 
-    A median of bounds over some samples beside a median of residuals over all of them would
-    compare different samples; with all samples alike there is nothing to tell apart.
+    A median of bounds over some samples beside a median of residuals over all of them would compare
+    different samples; if the same bounds apply to all samples, there is one part.
     """
     covered: dict[frozenset[tuple[int, str]], list[int]] = {}
     rows = table.filter(metric=_METRIC)

@@ -63,28 +63,28 @@ ENTRY = kit.question(
     ),
 )
 _WHOLE = ("this model", TRANSFORMER)
-"""What results call the network itself, where they have others beside it."""
+"""The variant name of the network itself in results that also have ablations."""
 
 
 @dataclass(frozen=True)
 class Config(kit.Config):
-    """Models, and what all of them read; the seed is that of random weights."""
+    """Models and their common input; the seed is that of random weights."""
 
     models: tuple[Model, ...] = ()
     texts: tuple[str, ...] | None = None
-    """What they read; the first bundled passages unless given."""
+    """The texts; default: the first bundled passages."""
     ids: tuple[tuple[int, ...], ...] | None = None
     """Token ids instead of texts."""
     samples: int = 32
-    """How many bundled passages."""
+    """The number of bundled passages."""
     length: int | None = None
-    """Tokens of a sample at most: 128, or as many as a model has positions for, unless given."""
+    """Maximum tokens per sample; default: 128, or the model's number of positions."""
     special_tokens: bool = True
     tokenizer: Any = None
     pickled: bool = False
     device: str | None = None
     dtype: Dtype | None = None
-    """A model's own unless given."""
+    """Default: that of the model."""
     limited: bool = False
     """Whether work of more than a few minutes is refused."""
 
@@ -106,7 +106,7 @@ class Config(kit.Config):
 
 
 def cost(config: Config) -> Cost:
-    """What it will take, as far as the models are at hand; others are looked at once loaded."""
+    """The cost of models that are available locally; others are checked once loaded."""
     at_hand = (model.source for model in config.models if isinstance(model.source, kit.Subject))
     return sum((Cost.of_trace(subject, config.metrics) for subject in at_hand), Cost())
 
@@ -192,7 +192,7 @@ def _subject(
 
 
 def _from_result(model: Model, result: Result) -> words.ModelCurve:
-    """What a result measured of one network: the whole one, where it has ablations beside it."""
+    """The measurements of a result for one network: the whole one if it has ablations."""
     rows = result.table.filter(pl.col("metric").is_in(words.METRICS))
     variants = rows["variant"].unique() if "variant" in rows.columns else ()
     variant = next((name for name in _WHOLE if name in variants), None)
@@ -224,7 +224,7 @@ def compare(
     dtype: Dtype | None = None,
     on_step: kit.OnStep | None = None,
 ) -> kit.Result:
-    """Several models on the same texts: which loses the differences between tokens, and where.
+    """Compare models on the same texts: which loses the differences between tokens, and where.
 
     >>> from transformers import BertConfig, BertModel
     >>> shape = dict(vocab_size=50, hidden_size=8, num_attention_heads=2, intermediate_size=8)
@@ -261,7 +261,7 @@ def compare(
 
 @checked
 def compared_models(models: Mapping[str, Source] | Sequence[Source]) -> tuple[Model, ...]:
-    """Models to compare, each under a label of its own.
+    """Models to compare, with distinct labels.
 
     >>> [model.label for model in compared_models(["models/mini", "models/mini@init"])]
     ['mini', 'mini at initialisation']
@@ -290,7 +290,7 @@ def compared_models(models: Mapping[str, Source] | Sequence[Source]) -> tuple[Mo
 
 
 def _of(label: str, source: Source) -> list[Model]:
-    """What is meant by one source: several models where it is a folder of checkpoints."""
+    """The models of one source: several if it is a folder of checkpoints."""
     if isinstance(source, Result):
         return [Model(source, label=label or source.title)]
     if not isinstance(source, str | Path):
@@ -324,7 +324,7 @@ def _checkpoint(label: str, folder: Path) -> Model:
 
 
 def _in_order(models: Sequence[Model]) -> list[Model]:
-    """Checkpoints of one training by their steps, where they stand; a shell sorts by name."""
+    """Sort the checkpoints of one training by step; a shell sorts them by name."""
     by_step: dict[str, list[Model]] = {}
     for model in sorted(models, key=lambda model: model.step or 0):
         if model.step is not None:

@@ -32,7 +32,7 @@ _NORMS = {
     "inf": " in the ∞-norm",
     "spectral": " in the spectral norm",
 }
-"""What is said of norms other than the composite one."""
+"""The note for norms other than the composite one."""
 _PARTED = 1.0
 """Decades between a plain residual and the true one at which the number format has stopped."""
 _DRAWINGS = (
@@ -79,7 +79,7 @@ def cost(config: Config) -> Cost:
 
 
 def run(config: Config, on_step: kit.OnStep) -> kit.Result:
-    """Every layer's residual in scaled arithmetic and in plain numbers, and where they part."""
+    """The residual of every layer in scaled arithmetic and in floats, and where they diverge."""
     subject = config.subject
     traces = {
         name: _trace(config, FORMATS.get(name), on_part)

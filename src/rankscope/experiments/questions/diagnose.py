@@ -94,11 +94,11 @@ ENTRY = kit.question(
         ),
         kit.Metric(
             "sublayer_spread",
-            "What a sublayer tells apart",
+            "Token-specific output of a sublayer",
             "parts of the state",
             "log",
             "0 = the same for every token",
-            "What of a sublayer's output differs from token to token, over the size of the state.",
+            "The part of its output that differs between tokens, over the size of the state.",
         ),
         kit.Metric(
             "logit_scale",
@@ -215,7 +215,7 @@ def diagnose(
     reading = ReadInputs(None, None, None) if inputs is None else read_inputs(inputs, token_mask)
     if isinstance(model, Network):
         if loading:
-            raise InputError(f"{next(iter(loading))} is about loading a model; this is a network.")
+            raise InputError(f"{next(iter(loading))} applies to loading; this is a network.")
         if reading.tensor is not None:
             network, x, mask = as_network(model, reading.tensor, reading.token_mask)
             subject = kit.Subject(network, x, mask, measured, title_of(model))

@@ -113,7 +113,7 @@ BY_MASK = (
 """Metrics with one number for each mask."""
 _PRODUCTS = "log10_product_ergodicity"
 _MOST_TOKENS_BY_HEAD = 256
-"""Tokens up to which every head is given figures that take cubic time."""
+"""Maximum number of tokens for metrics per head that take cubic time."""
 _SEVERAL = 3
 """Radii of depth before a rate is taken for final; earlier, some tokens have not interacted yet."""
 _REFERENCE_LAYERS = 2
@@ -129,7 +129,7 @@ class Config(kit.Question):
 
     @property
     def layers(self) -> int:
-        """How many layers there are to be."""
+        """The number of layers to run."""
         return self.subject.network.spec.layers if self.depth is None else self.depth
 
     def describe(self) -> dict[str, Any]:
@@ -144,7 +144,7 @@ def cost(config: Config) -> Cost:
 
 
 def _masks_by_name(masks: Sequence[str | Mask]) -> dict[str, Mask]:
-    """Masks under names of their own: two may be written alike and differ."""
+    """Masks by distinct names: two different masks may have the same text."""
     if isinstance(masks, str) or not masks:
         raise InputError("there is no list of masks to compare; write masks=('full', 'causal').")
     named: dict[str, Mask] = {}
@@ -164,7 +164,7 @@ class Masked:
     facts: theory.GraphFacts
     law: Law
     different_laws: str
-    """How many samples follow which law, where they differ."""
+    """The number of samples by law, if they differ."""
     table: pl.DataFrame
     trace: Trace
 

@@ -41,7 +41,7 @@ _BY_HEAD = kit.Drawing(
 
 @dataclass(frozen=True)
 class Config(kit.Question):
-    """``count`` says what makes a path longer; ``by_head`` asks for the share of each head, too."""
+    """``count`` defines the length of a path; ``by_head`` adds the share of each head."""
 
     count: Count = "attention"
     max_length: int | None = None
@@ -60,7 +60,7 @@ def cost(config: Config) -> Cost:
 
 
 def run(config: Config, on_step: kit.OnStep) -> kit.Result:
-    """``path_lengths``, and ``head_shares`` if asked for, batch by batch, in one table.
+    """``path_lengths`` and, with ``by_head``, ``head_shares`` of all batches in one table.
 
     Rows by length have no head, rows by head no length, and those of the biases neither.
     The reconstruction error is that of the first batch: it costs two more passes.
@@ -108,7 +108,7 @@ def path_study(
     batch_size: int = 8,
     on_step: kit.OnStep | None = None,
 ) -> kit.Result:
-    """What paths of each length carry, for a network and its input at hand.
+    """The contribution of paths of each length, for a network and its input.
 
     >>> import torch
     >>> from rankscope import Network, Spec

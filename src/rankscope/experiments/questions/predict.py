@@ -1,4 +1,4 @@
-"""What will this design do, before it has weights? Predicted, beside one network that has them."""
+"""Predict how a design behaves at initialisation, and measure one network."""
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
@@ -26,9 +26,9 @@ ENTRY = kit.question(
 )
 _NETWORK, _MODEL = "this network", "this model"
 _TOLD = (EXPONENT, DISPERSION, "mean_cosine", "token_norm", "attention_entropy", "state_gradient")
-"""Metrics that are told in figures on a terminal; charts and the table have all."""
+"""Metrics printed in a terminal; charts and the table have all."""
 _SMALL = -12.0
-"""Decades below which float64 no longer follows the dispersion, so that exponents are told."""
+"""Decades below which float64 cannot represent the dispersion; its logarithm is shown."""
 _BAD: Final[Mapping[Tone, tuple[str, ...]]] = {
     "collapse": ("depth collapse", "entropy collapse"),
     "slow": (
@@ -41,11 +41,11 @@ _BAD: Final[Mapping[Tone, tuple[str, ...]]] = {
 }
 """Outcomes that a headline is made of, by what it sounds like."""
 _NEAR = 0.01
-"""What is left of the tokens' differences where they are nearly alike."""
+"""The relative dispersion at which tokens count as nearly alike."""
 _FEW = 8
 _STEPS = 4
 _LEVEL = math.log10(1.01)
-"""Decades a layer, within which differences neither grow nor shrink."""
+"""Decades per layer within which differences neither grow nor shrink."""
 _ROUNDING = 1e-4
 """What a figure may be beside a band that has no width, as a part of it: draws are in float32."""
 
@@ -166,7 +166,7 @@ def _side(config: Config, spec: Spec) -> str:
 
 
 def _expected(draws: int) -> float:
-    """Which part of new draws lies between the 10th and 90th percentile of so many others."""
+    """The expected share of new draws between the 10th and 90th percentile of others."""
     return 0.8 * (draws - 1) / (draws + 1)
 
 

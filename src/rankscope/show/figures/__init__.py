@@ -1,4 +1,4 @@
-"""Charts, drawn from summary tables; nothing here measures anything."""
+"""Charts of summary tables; figures draw and never compute."""
 
 from rankscope.show.figures._axes import Tick as Tick
 from rankscope.show.figures._axes import Vertical as Vertical

@@ -1,4 +1,4 @@
-"""Where an axis begins and ends, and which values it names."""
+"""The domains and ticks of axes."""
 
 import json
 import math
@@ -29,7 +29,7 @@ _LETTER = 6.0  # pixels a letter below an axis takes, about
 
 @dataclass(frozen=True)
 class Tick:
-    """A value an axis names: as ``text``, or as ``text`` with a raised ``exponent``."""
+    """A tick: its value and its label, ``text`` with an optional superscript ``exponent``."""
 
     value: float
     text: str
@@ -38,9 +38,9 @@ class Tick:
 
 @dataclass(frozen=True)
 class Horizontal:
-    """An x axis: the field it lays out, its ends, and what else Vega-Lite is told about it.
+    """An x-axis: its field, its domain and further options of Vega-Lite.
 
-    ``named`` says that places are words side by side; rows hold them as ``place_name``.
+    With ``named``, positions are words side by side; rows hold them as ``place_name``.
     """
 
     field: str
@@ -51,7 +51,7 @@ class Horizontal:
     named: bool = False
 
     def encode(self) -> alt.X:
-        """The encoding that lays the field out on this axis."""
+        """The encoding of the field on this axis."""
         # Vega warns where a logarithmic scale is told anything about zero.
         zero = False if self.kind == "linear" else alt.Undefined
         scale = alt.Scale(
@@ -65,7 +65,7 @@ class Horizontal:
 
 
 def layer_axis(layers: Sequence[int], *, log: bool = False) -> Horizontal:
-    """The layer, in whole numbers; on a logarithmic axis at powers of two, or of ten."""
+    """An axis of layers with integer ticks; powers of two or ten if it is logarithmic."""
     first, last = min(layers), max(layers)
     if not log:
         axis = {"title": "layer", "format": "d", "tickMinStep": 1, "tickCount": 8}
@@ -78,7 +78,7 @@ def layer_axis(layers: Sequence[int], *, log: bool = False) -> Horizontal:
 
 
 def setting_axis(title: str, settings: Sequence[float], *, field: str = "setting") -> Horizontal:
-    """Where settings in ascending order are laid out, and which of them are named."""
+    """An axis of settings in ascending order, with ticks at some of them."""
     first, last = settings[0], settings[-1]
     named: dict[str, Any] = {"values": settings[:: math.ceil(len(settings) / _MOST_SETTINGS)]}
     rounded = [float(f"{setting:.3g}") for setting in settings]
@@ -96,7 +96,7 @@ def setting_axis(title: str, settings: Sequence[float], *, field: str = "setting
 def word_axis(
     title: str, words: Sequence[str], width: float, *, named: Sequence[int] = ()
 ) -> Horizontal:
-    """Words side by side at 0, 1, 2 …, which rows hold as ``place_name``; those ``named`` shown."""
+    """An axis of words at 0, 1, 2 …, held as ``place_name``; ticks at those ``named``."""
     every = math.ceil(len(words) / _MOST_WORDS)
     tight = _LETTER * sum(len(word) + 2 for word in words) > width and not named
     axis = {
@@ -109,13 +109,13 @@ def word_axis(
 
 
 def named_ticks(texts: Sequence[str]) -> str:
-    """The expression by which an axis names its whole numbers."""
+    """The Vega expression for the labels of integer ticks."""
     # Printable before it is escaped: an escaped NUL ends the renderer, and with it the process.
     return f"{json.dumps(printable(list(texts)))}[datum.value]"
 
 
 def whole_numbers(values: Sequence[int], *, most: int) -> list[int]:
-    """Which of the numbers an axis names: the first, then multiples of 1, 2, 5, 10 …"""
+    """The integer ticks of an axis: the first number, then multiples of 1, 2, 5, 10 …"""
     first, last = min(values), max(values)
     step = max(1, round(round_step((last - first + 1) / most)))
     named = list(range(math.ceil(first / step) * step, last + 1, step))
@@ -124,11 +124,11 @@ def whole_numbers(values: Sequence[int], *, most: int) -> list[int]:
 
 @dataclass(frozen=True)
 class Vertical:
-    """A y axis: its ends, the values it names, and where it shows what has no place on it.
+    """A y-axis: its domain, its ticks, and where it shows values outside the scale.
 
     ``floor`` is set on a logarithmic axis when there are values that are not positive. Without
-    ``ticks`` the renderer chooses them, whole numbers if it is ``whole``. ``cut`` says that curves
-    may leave it, ``words`` that its title is no formula.
+    ``ticks`` the renderer chooses them, as integers with ``integers``. With ``cut``, curves may
+    leave the axis; ``words`` means that its title is not a formula.
     """
 
     kind: Kind
@@ -156,7 +156,7 @@ class Vertical:
         return alt.Y(field, scale=scale, axis=alt.Axis(title=self.title, **look, **named))
 
     def tick_labels(self) -> list[alt.Chart]:
-        """The names of the ticks as marks."""
+        """The labels of the ticks as marks."""
         rows = [{"value": t.value, "text": t.text, "exponent": t.exponent} for t in self.ticks]
         return write_ticks(rows, alt.value(0), self.encode("value:Q"), self._edge()) if rows else []
 
@@ -170,22 +170,22 @@ class Vertical:
         return -7.0 - max(map(sum, widths))
 
     def clip(self, value: float | None) -> float | None:
-        """Where a value is drawn: at the floor, if the axis has no other place for it."""
+        """The value at which a number is drawn: the floor if the scale cannot show it."""
         if value is None or self.floor is None:
             return value
         return value if value >= _TINY else self.floor
 
 
 def over(rows: Sequence[Mapping[str, Any]]) -> alt.Chart:
-    """A chart of its own rows, to be given marks and encodings."""
+    """A chart with its own rows, without marks and encodings."""
     return alt.Chart(alt.InlineData(values=list(rows)))
 
 
 def write_ticks(rows: Sequence[Mapping[str, Any]], x: Any, y: Any, dx: float) -> list[alt.Chart]:
-    """Names of ticks with raised exponents, which are in no way an axis can be asked for.
+    """Tick labels with superscript exponents, which Vega-Lite axes cannot draw.
 
-    Superscript characters would do in a browser, but most fonts lack them, and in a picture they
-    turn up as boxes or in some other font. Where ``dx`` is from ``x``, the exponents begin.
+    Superscript characters would work in a browser, but most fonts lack them, and saved images show
+    boxes or another font. Exponents begin ``dx`` pixels from ``x``.
     """
     base = over(rows).encode(x=x, y=y)
     look: dict[str, Any] = {"color": theme.INK["text"], "baseline": "middle"}
@@ -196,7 +196,7 @@ def write_ticks(rows: Sequence[Mapping[str, Any]], x: Any, y: Any, dx: float) ->
 
 
 def linear_axis(title: str, values: Sequence[float], *, includes: Sequence[float] = ()) -> Vertical:
-    """An axis that holds all values, and those it has to include."""
+    """A linear axis that contains all values and those in ``includes``."""
     inside = [*values, *includes] or [0.0, 1.0]
     low, high = min(inside), max(inside)
     margin = _MARGIN * (high - low or abs(low) or 1.0)
@@ -206,9 +206,9 @@ def linear_axis(title: str, values: Sequence[float], *, includes: Sequence[float
 
 
 def log_axis(title: str, values: Sequence[float], *, includes: Sequence[float] = ()) -> Vertical:
-    """A logarithmic axis, with what is not positive a decade below the smallest that is.
+    """A logarithmic axis; values that are not positive are drawn a decade below the others.
 
-    It spans a factor of three at least, so that what stays level looks level.
+    It spans at least a factor of three, so that a constant curve looks constant.
     """
     positive = select_positive(values)
     smallest = min(positive, default=1.0)
@@ -227,9 +227,9 @@ def log_axis(title: str, values: Sequence[float], *, includes: Sequence[float] =
 def exponent_axis(
     title: str, values: Sequence[float], *, includes: Sequence[float] = ()
 ) -> Vertical:
-    """An even axis over exponents of ten that names the powers: for values that are logarithms.
+    """A linear axis for values that are log10, with powers of ten as labels.
 
-    It spans a decade at least, so that what stays level looks level.
+    It spans at least one decade, so that a constant curve looks constant.
     """
     inside = [min(max(v, -_FARTHEST), _FARTHEST) for v in (*values, *includes)] or [0.0]
     low, high = min(inside), max(inside)
@@ -248,12 +248,12 @@ AXES: Final[Mapping[Scale, Callable[..., Vertical]]] = {
 
 
 def select_positive(values: Sequence[float]) -> list[float]:
-    """Those a logarithmic axis has a place for."""
+    """The values that a logarithmic axis can show."""
     return [value for value in values if value >= _TINY]
 
 
 def _part(value: float, domain: tuple[float, float], kind: Kind) -> float:
-    """Which part of the way from one end to the other a value is."""
+    """The position of a value on an axis, from 0 to 1."""
     low, high = domain
     if kind == "log":
         low, high, value = math.log(low), math.log(high), math.log(value)
@@ -287,7 +287,7 @@ def _power_ticks(low: float, high: float) -> list[Tick]:
 
 
 def multiples(step: float, low: float, high: float) -> range:
-    """How many times the step each of its multiples between two ends is."""
+    """The integers k for which k times the step lies between two ends."""
     return range(math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9) + 1)
 
 

@@ -1,4 +1,4 @@
-"""Which figures there are, how a drawing of a result becomes one of them, and its words.
+"""The catalogue of figures, and how a ``Drawing`` of a result becomes a chart with texts.
 
 To add a figure, write a function below ``@figure`` that draws with ``lines`` or ``heatmap``.
 """
@@ -29,12 +29,12 @@ _WORDS: Final = {"length": "path length", "index": "singular value", "other_toke
 @checked
 @dataclass(frozen=True)
 class FigureKind:
-    """One figure: its function, what of a result it draws, and its words.
+    """One figure: its function, the part of a result it draws, and its texts.
 
-    ``reading`` says in a sentence how to read it, ``against`` ends a heading: "against depth".
-    ``metric`` is what it draws unless it is told otherwise, if it does. ``places`` are the columns
-    along which it lays values out: one for curves, several for maps, none if its options say, and
-    then the chart tells itself what it shows.
+    ``reading`` is a sentence on how to read it, ``against`` ends a heading: "against depth".
+    ``metric`` is its default metric, if any. ``places`` are the columns of its axes: one for
+    curves, several for maps, none if its options define them; then the chart has its own
+    description.
     """
 
     function: Callable[..., Figure]
@@ -46,12 +46,12 @@ class FigureKind:
 
     @property
     def name(self) -> str:
-        """Under which drawings ask for it: the name of its function."""
+        """The name of the figure in drawings: that of its function."""
         return self.function.__name__
 
     @property
     def options(self) -> tuple[str, ...]:
-        """The keywords its function takes."""
+        """The keyword arguments of its function."""
         return tuple(signature(self.function).parameters)[1:]
 
 
@@ -61,7 +61,7 @@ FIGURES: Final[dict[str, FigureKind]] = {}  # every one by its name
 def figure(
     draws: Literal["summary", "table"], reading: str, against: str, **more: Any
 ) -> Callable[[Drawer], Drawer]:
-    """Put a function that draws into ``FIGURES``, with the fields of its ``FigureKind``."""
+    """Register a drawing function in ``FIGURES``, with the fields of its ``FigureKind``."""
 
     def register(function: Drawer) -> Drawer:
         kind = FigureKind(function, draws, reading, against, **more)
@@ -73,7 +73,7 @@ def figure(
 
 @checked
 def draw(drawing: Drawing, result: Result) -> Figure:
-    """The chart a drawing of a result asks for.
+    """The chart of a drawing of a result.
 
     >>> from rankscope import tables
     >>> table = tables.frame({"layer": [0, 1], "metric": ["rank"] * 2, "value": [4.0, 2.0]})
@@ -89,9 +89,7 @@ def draw(drawing: Drawing, result: Result) -> Figure:
         elif "metric" in kind.options:
             options["metric"] = drawing.metric
         else:
-            raise InputError(
-                f"{kind.name} draws {kind.metric} alone; a drawing asks it for {drawing.metric}."
-            )
+            raise InputError(f"{kind.name} draws only {kind.metric}, not {drawing.metric}.")
     if drawing.roles:
         options["roles"] = drawing.roles
     unknown = [name for name in options if name not in kind.options]
@@ -116,7 +114,7 @@ def metrics_of(drawing: Drawing, result: Result) -> list[str]:
 
 @checked
 def description(drawing: Drawing, result: Result) -> str:
-    """What a chart shows, for who cannot see it: of each curve its ends and its extremes.
+    """The alternative text of a chart: the ends and extremes of each curve.
 
     >>> from rankscope import tables
     >>> table = tables.frame({"layer": [0, 1], "metric": ["rank"] * 2, "value": [4.0, 2.0]})
@@ -135,7 +133,7 @@ def description(drawing: Drawing, result: Result) -> str:
 
 @checked
 def heading(drawing: Drawing) -> str:
-    """What a chart is about.
+    """The heading of a chart.
 
     >>> heading(Drawing("by_depth", metric="log10_slack"))
     'Slack against depth'
@@ -154,7 +152,7 @@ def heading(drawing: Drawing) -> str:
 
 @checked
 def headings(drawings: Sequence[Drawing]) -> list[str]:
-    """A heading for each drawing; those that would be alike say which rows they keep."""
+    """A heading for each drawing; equal headings also name the rows shown."""
     plain = [heading(drawing) for drawing in drawings]
     named = []
     for text, drawing in zip(plain, drawings, strict=True):
@@ -177,19 +175,19 @@ def reading(drawing: Drawing) -> str:
 def _kind_of(drawing: Drawing) -> FigureKind:
     if drawing.figure not in FIGURES:
         raise InputError(
-            f"a drawing asks for the figure {drawing.figure!r}; choose one of {', '.join(FIGURES)}."
+            f"figure {drawing.figure!r} is unknown; choose one of {', '.join(FIGURES)}."
         )
     return FIGURES[drawing.figure]
 
 
 def _asked(drawing: Drawing) -> list[str]:
-    """The metrics a drawing names, or its figure does; none if it draws what there is."""
+    """The metrics named by a drawing or by its figure; none if it draws all."""
     asked = drawing.options.get("metrics") or drawing.metric or _kind_of(drawing).metric
     return [asked] if isinstance(asked, str) and asked else list(asked)
 
 
 def _keep(rows: pl.DataFrame, drawing: Drawing) -> pl.DataFrame:
-    """The rows a drawing is about."""
+    """The rows that a drawing shows."""
     for column, wanted in drawing.only.items():
         if column not in rows.columns:
             raise InputError(
@@ -215,10 +213,9 @@ def describe(
     labels: Sequence[str] = _LABELS,
     entry: Metric | None = None,
 ) -> list[str]:
-    """Of each curve or map of the metrics, in a sentence: its ends, its least and its most.
+    """A sentence for each curve or map: its ends, its minimum and its maximum.
 
-    ``labels`` are the columns that tell curves apart; ``entry`` has words other than the
-    catalogue's.
+    ``labels`` are the columns that distinguish curves; ``entry`` replaces texts of the catalogue.
     """
     values = {name: rows[name].drop_nulls() for name in (*labels, *places) if name in rows.columns}
     labels = [name for name in labels if name in values and values[name].n_unique() > 1]
@@ -244,7 +241,7 @@ def describe(
 def _sentence(
     entry: Metric, part: pl.DataFrame, labels: Sequence[str], places: Sequence[str]
 ) -> str:
-    """A curve from its first place to its last, or the least and the most of a map."""
+    """A curve from its first to its last position, or the minimum and maximum of a map."""
     first = part.row(0, named=True)
     whose = ", ".join([entry.title, *(str(first[name]) for name in labels if first[name])])
     known = part.filter(pl.col("value").is_not_nan()).sort("value")

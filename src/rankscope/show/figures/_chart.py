@@ -1,6 +1,6 @@
-"""The chart every figure is, panels side by side in the house style, and charts as files.
+"""Charts: panels side by side in one theme, and charts as files.
 
-Pages draw it with nothing from elsewhere.
+Pages are self-contained and work offline.
 """
 
 import base64
@@ -32,7 +32,7 @@ vegaEmbed("#chart", JSON.parse(document.getElementById("specification").textCont
   {renderer: "svg", actions: false});"""
 _CONTROL = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]")
 _IN_TITLES: Final = str.maketrans({"\\": "∖", **dict.fromkeys("\n\r\t\u2028\u2029", " ")})
-"""Vega-Lite writes titles into expressions without escaping these, and then draws nothing."""
+"""Vega-Lite inserts titles into expressions without escaping these, and rendering fails."""
 _LINE = 96  # characters of a line below a title
 _ADDRESS_SPACE: Final = 66 * 2**30  # bytes that the renderer, a browser's engine, reserves at first
 
@@ -41,7 +41,7 @@ class OfflineChart(alt.ConcatChart):
     """Panels side by side. ``save`` writes pages that work offline, notebooks show a picture."""
 
     def save(self, fp: Any, *arguments: Any, **options: Any) -> None:
-        """Write the chart, by the path's suffix; what else Altair can write is left to it."""
+        """Write the chart in the format of the suffix; other formats are left to Altair."""
         kind = Path(fp).suffix.lower() if isinstance(fp, str | Path) else ""
         if kind in WRITERS and not arguments and not options:
             save(self, fp)
@@ -58,7 +58,7 @@ class OfflineChart(alt.ConcatChart):
             write_file(fp, content if isinstance(content, bytes) else content.encode())
 
     def _repr_mimebundle_(self, *_: Any, **__: Any) -> dict[str, str]:
-        """A picture: Altair's own way loads Vega from elsewhere."""
+        """An image; Altair's default display loads Vega from the internet."""
         return {"image/svg+xml": svg(printable(self.to_dict())), "text/plain": repr(self)}
 
     def __repr__(self) -> str:
@@ -73,12 +73,12 @@ def lay_out(
     columns: int = theme.COLUMNS,
     fixed: Mapping[str, Any] | None = None,
 ) -> alt.ConcatChart:
-    """Put the panels side by side, in the house style.
+    """Arrange the panels side by side, in the theme.
 
-    ``names`` are those of the legend, one for all panels, which then listens to the pointer; in the
-    panels' data the field ``variant`` holds them. ``usermeta`` speaks to pages that embed the
-    chart: it asks all of them for vector graphics, and tells ours that the panels may be given
-    another width and another number of columns, or what is ``fixed`` instead.
+    ``names`` are the entries of the legend, which is shared by all panels and interactive; the
+    field ``variant`` of the data holds them. ``usermeta`` is read by pages that embed the chart: it
+    requests vector graphics, and tells our pages whether they may change the width of panels and
+    the number of columns, or what is ``fixed`` instead.
     """
     views = [view_name(number) for number in range(len(panels))]
     room = max(theme.WIDE[0], sum(panel.width for panel in panels[: theme.COLUMNS]))
@@ -102,12 +102,12 @@ def lay_out(
 
 
 def view_name(number: int) -> str:
-    """The name under which a figure's selections find a panel."""
+    """The name by which the selections of a figure refer to a panel."""
     return f"metric_{number}"
 
 
 def _selections(views: list[str]) -> list[alt.TopLevelSelectionParameter]:
-    """The name under the pointer, and the names clicked on in the legend."""
+    """The selections: the curve under the pointer, and the curves clicked in the legend."""
     on_a_curve = "event.item && event.item.datum && isDefined(event.item.datum.variant)"
     pointed = {
         "type": "point",
@@ -128,7 +128,7 @@ def _selections(views: list[str]) -> list[alt.TopLevelSelectionParameter]:
 
 @checked
 def printable(value: Any) -> Any:
-    r"""A chart's specification without characters of which renderers die.
+    r"""The specification of a chart without characters that crash renderers.
 
     >>> printable({"title": "a\x1b[31m\nb", "values": ["a\nb"]})
     {'title': 'a�[31m b', 'values': ['a\nb']}
@@ -145,7 +145,7 @@ def printable(value: Any) -> Any:
 
 @checked
 def labelled(spec: Mapping[str, Any], title: str, about: str) -> dict[str, Any]:
-    """A chart's specification under a title, with what it is about small below: to stand alone.
+    """The specification of a chart with a title and a subtitle, for use outside a page.
 
     >>> labelled({"mark": "point"}, "Rank by layer", "BERT, 32 passages")["title"]["subtitle"]
     ['BERT, 32 passages']
@@ -197,7 +197,7 @@ def _printable(value: Any, key: object = None) -> Any:
 
 
 class ScriptSafe(json.JSONEncoder):
-    """JSON that can stand inside a ``<script>``: no text in it can end the element."""
+    """A JSON encoder for use inside ``<script>``: no text can end the element."""
 
     def encode(self, o: Any) -> str:
         """Write angle brackets and ampersands as escapes; the value read back is the same."""
@@ -218,7 +218,7 @@ def bundle() -> str:
 
 
 def content_policy(scripts: Sequence[str]) -> str:
-    """What a browser may do with a page: run these very scripts, and load nothing.
+    """The content security policy of a page: run exactly these scripts, load nothing.
 
     Vega compiles its expressions, hence ``unsafe-eval``; its tooltip brings its own style.
     """
@@ -231,7 +231,7 @@ def content_policy(scripts: Sequence[str]) -> str:
 
 
 def chart_page(spec: Mapping[str, Any]) -> str:
-    """A page with one chart and nothing else."""
+    """A page with a single chart."""
     scripts = [bundle(), _DRAW]
     title = spec.get("title", "")
     text = title.get("text", "") if isinstance(title, Mapping) else title
@@ -244,12 +244,12 @@ def chart_page(spec: Mapping[str, Any]) -> str:
 
 
 def svg(spec: Mapping[str, Any]) -> str:
-    """A chart as a picture; one that would have to load something cannot be drawn."""
+    """A chart as SVG; a chart that loads external data raises an error."""
     return str(_render(vl_convert.vegalite_to_svg, spec))
 
 
 def png(spec: Mapping[str, Any], *, scale: float = 2.0) -> bytes:
-    """A chart as a picture of dots; one that would have to load something cannot be drawn."""
+    """A chart as PNG; a chart that loads external data raises an error."""
     return bytes(_render(vl_convert.vegalite_to_png, spec, scale=scale))
 
 
@@ -267,7 +267,7 @@ def _render(renderer: Callable[..., Any], spec: Mapping[str, Any], **options: An
 
 @cache  # once the renderer has started, it needs no more
 def check_address_space() -> None:
-    """Raise if ``ulimit -v`` leaves too little for the renderer, which would end the process."""
+    """Raise if ``ulimit -v`` leaves too little memory for the renderer, which would abort."""
     limit = free_address_space()
     if limit is not None and limit < _ADDRESS_SPACE:
         raise InputError(

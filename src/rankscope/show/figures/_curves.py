@@ -1,4 +1,4 @@
-"""Figures of curves: along layers, settings and path lengths, and points on their way."""
+"""Figures of curves by layer, setting and path length, and trajectories of points."""
 
 import math
 from collections.abc import Sequence
@@ -90,7 +90,7 @@ def by_depth(
 def by_setting(
     summary: pl.DataFrame, *, metric: str, roles: Roles | None = None, title: str | None = None
 ) -> alt.ConcatChart:
-    """A metric against what was varied: medians, with bars from the 10th to the 90th percentile.
+    """A metric against the varied parameter: medians, bars from the 10th to the 90th percentile.
 
     >>> from rankscope import tables
     >>> ranks = {"setting": [2.0, 4.0], "metric": ["rank"] * 2, "value": [2.0, 3.0]}
@@ -122,7 +122,7 @@ def by_setting(
 
 
 def parameter_of(row: Row) -> str:
-    """What was varied, in words."""
+    """The varied parameter, in words."""
     return str(row.get("parameter") or "setting").replace("_", " ")
 
 
@@ -131,7 +131,7 @@ def parameter_of(row: Row) -> str:
 def by_layer(
     summary: pl.DataFrame, *, metrics: str | Sequence[str] | None = None, title: str | None = None
 ) -> alt.ConcatChart:
-    """Each metric against the layer, in a panel of its own: median, and band of 10 to 90 per cent.
+    """Each metric against the layer, one panel each: median, 10th to 90th percentile.
 
     >>> from rankscope import tables
     >>> cosines = {"layer": [0, 1], "metric": ["mean_cosine"] * 2, "value": [0.1, 0.8]}
@@ -156,7 +156,7 @@ def by_layer(
 def by_model(
     summary: pl.DataFrame, *, metric: str = "relative_residual", title: str | None = None
 ) -> alt.ConcatChart:
-    """One metric against the layer, in a panel for each model (Dong et al. 2021, figure 2).
+    """One metric against the layer, one panel per model (Dong et al. 2021, figure 2).
 
     >>> from rankscope import tables
     >>> cosines = {"model": ["a", "b"], "layer": [0, 0], "value": [0.1, 0.8]}
@@ -189,7 +189,7 @@ _BEYOND: Final = 2.0  # times the largest step: marks beyond it stand at the edg
 )
 @checked
 def steps(summary: pl.DataFrame, *, metric: str, title: str | None = None) -> alt.ConcatChart:
-    """Signed changes by layer: a bar for each part of a block, its spread, and zero.
+    """Signed changes by layer: a bar with its spread for each sublayer, and a zero line.
 
     >>> from rankscope import tables
     >>> changes = {"layer": [1, 1], "variant": ["attention", "MLP"], "value": [-0.2, 0.1]}
@@ -257,7 +257,7 @@ def steps(summary: pl.DataFrame, *, metric: str, title: str | None = None) -> al
 
 
 def _step_row(row: Row, axis: Vertical) -> dict[str, Any]:
-    """A row as a chart needs it; a median beyond the axis stands at its edge, as a triangle."""
+    """A row of chart data; a median beyond the axis is a triangle at its edge."""
     low, high = axis.domain
     median = row["median"]
     known = median is not None and not math.isnan(median)
@@ -287,7 +287,7 @@ _PLACES: Final = ("model", "variant", "parameter", "layer")
 )
 @checked
 def trajectories(table: pl.DataFrame, *, title: str | None = None) -> alt.ConcatChart:
-    """Where points go step by step: a row of panels for each variant, a column for each model.
+    """Trajectories of points: a row of panels per variant, a column per model.
 
     >>> from rankscope import tables
     >>> rows = [(None, "arc", 0, "a", m, 0.3) for m in ("x_coordinate", "y_coordinate")]
@@ -335,7 +335,7 @@ def trajectories(table: pl.DataFrame, *, title: str | None = None) -> alt.Concat
 def _plane(
     rows: Sequence[Row], behind: Sequence[Row], *, title: alt.Title, reach: float, look: Look
 ) -> alt.LayerChart:
-    """The ways of all points, on the light ones, with a ring where each starts."""
+    """The trajectories of all points over the reference ones, with a ring at each start."""
     scale = alt.Scale(domain=[-reach, reach], nice=False, zero=False)
     axis = alt.Axis(title=None, tickCount=5, format="~g", **theme.WORDS_AS_TITLE)
     plane: dict[str, Any] = {
@@ -374,7 +374,7 @@ def _plane(
 
 
 def _cut(rows: Sequence[Row], far: float) -> list[dict[str, Any]]:
-    """Each point's way, as far as it stays near; the first step beyond is brought back to there."""
+    """Each trajectory up to the edge of the plot; the first step beyond it is clipped."""
     points: list[dict[str, Any]] = []
     gone: set[str] = set()
     for row in rows:

@@ -1,6 +1,6 @@
-"""``heatmap``, one of the two ways to draw: cells shaded by a value, and a bar that names shades.
+"""``heatmap``, one of the two drawing functions: cells coloured by value, and a colour bar.
 
-Cells stand evenly spaced at whole numbers, whatever those are called.
+Cells are evenly spaced at integers, whatever their labels.
 """
 
 import math
@@ -47,19 +47,19 @@ _MOST_PLACES: Final = 1_000_000
 
 @dataclass(frozen=True)
 class Shades:
-    """A scale of shades, with its ends, its ticks and its floor as an axis has them."""
+    """A colour scale with the domain, ticks and floor of an axis."""
 
     axis: Vertical
 
     def encode(self, field: str, channel: Any = alt.Color, **more: Any) -> Any:
-        """The encoding that shades a field."""
+        """The colour encoding of a field."""
         scale = alt.Scale(
             type=self.axis.kind, domain=list(self.axis.domain), scheme=SCHEME, clamp=True
         )
         return channel(field, scale=scale, legend=None, **more)
 
     def of(self, value: float | None) -> float | None:
-        """The value whose shade a value has: within the ends, and none if it is not known."""
+        """The value clipped to the scale; None if it is unknown."""
         low, high = self.axis.domain
         if value is None or math.isnan(value):
             return None
@@ -67,9 +67,9 @@ class Shades:
         return float(f"{min(max(placed or 0.0, low), high):.4g}")
 
     def bar(self, title: str, *, height: float, below: float = _BELOW) -> list[alt.Chart]:
-        """The shades from the least to the most with their names, below a plot of this height.
+        """The colour bar with tick labels, below a plot of this height.
 
-        Drawn, because a legend cannot raise its exponents: see ``Vertical.tick_labels``.
+        Drawn as marks, because a legend cannot show superscripts: see ``Vertical.tick_labels``.
         """
         top, log = height + below, self.axis.kind == "log"
         low, high = (math.log10(end) if log else end for end in self.axis.domain)
@@ -92,7 +92,7 @@ class Shades:
         ]
 
     def _names(self, x: Any, y: Any) -> list[alt.Chart]:
-        """The names of the ticks there is room for, from the highest down; zero in any case."""
+        """The tick labels that fit, from the highest down; zero is always shown."""
         zero = [tick for tick in self.axis.ticks if tick.text == "0"]
         others = [tick for tick in self.axis.ticks if tick.text != "0"]
         room = 20 + 5.5 * max((len(tick.exponent) for tick in others), default=0)
@@ -116,18 +116,18 @@ def shades_of(
     lowest: float | None = None,
     highest: float | None = None,
 ) -> Shades:
-    """The shades of a metric by its scale; ``lowest`` and ``highest`` cut them.
+    """The colour scale of a metric; ``lowest`` and ``highest`` cut it.
 
-    On a logarithmic scale what is not positive has the first shade. On a linear one they begin at
-    0, or at the least if that is less. Values that are all large and close together begin at the
-    least, but not so near to the most that rounding would look like something.
+    On a logarithmic scale values that are not positive have the first colour. A linear scale begins
+    at 0, or at the minimum if that is less. If all values are large and close together, it begins
+    at the minimum, but spans enough that rounding errors stay invisible.
     """
     bottom = -math.inf if lowest is None else lowest
     top = math.inf if highest is None else highest
     if not bottom < top or (scale == "log" and bottom <= 0 and lowest is not None):
         raise InputError(
-            f"lowest={lowest} and highest={highest} are no ends of a {scale} scale; lowest must be "
-            "below highest, and above 0 where shades go by the order of magnitude."
+            f"lowest={lowest} and highest={highest} are not valid on a {scale} scale; lowest must "
+            "be below highest, and above 0 on a logarithmic scale."
         )
     finite = [value for measured in values if (value := finite_or_none(measured)) is not None]
     inside = [min(max(value, bottom), top) for value in finite]
@@ -150,7 +150,7 @@ def shades_of(
 
 
 def _even(low: float, high: float) -> Vertical:
-    """An even axis between two ends, with round ticks."""
+    """A linear scale between two ends, with round ticks."""
     step = round_step((high - low) / 4)
     ticks = tuple(Tick(k * step, f"{k * step:.6g}") for k in multiples(step, low, high))
     return replace(linear_axis("", [low, high]), domain=(low, high), ticks=ticks)
@@ -158,10 +158,10 @@ def _even(low: float, high: float) -> Vertical:
 
 @dataclass(frozen=True)
 class MapSide:
-    """One side of a map: the values along it, each with its text, and which an axis names.
+    """One side of a map: its values with their texts, and which of them have ticks.
 
-    The first is left, or at the bottom unless it goes ``down``. ``labels`` are what the axis calls
-    them, if not by their texts, and ``look`` is what else it is told.
+    The first value is left, or at the bottom unless the side goes ``down``. ``labels`` replace the
+    texts on the axis; ``look`` are further options of the axis.
     """
 
     name: str
@@ -175,7 +175,7 @@ class MapSide:
 
     @classmethod
     def of_numbers(cls, name: str, numbers: Sequence[int], *, most: int, **more: Any) -> "MapSide":
-        """Whole numbers, of which round ones are named, about so many."""
+        """Integers with at most about ``most`` round ticks."""
         if len(numbers) > _MOST_PLACES:
             raise InputError(f"{name} takes {len(numbers):,} values; a map has {_MOST_PLACES:,}.")
         round_ones = set(whole_numbers(numbers, most=most))
@@ -186,13 +186,13 @@ class MapSide:
     def of_words(
         cls, name: str, values: Sequence[Any], texts: Sequence[str], *, most: int, **more: Any
     ) -> "MapSide":
-        """Values of any kind, of which every so manieth is named."""
+        """Values of any kind, with a tick at every n-th of them."""
         every = math.ceil(len(values) / most)
         return cls(name, values, texts, range(0, len(values), every), **more)
 
     @cached_property
     def index(self) -> dict[Any, int]:
-        """Which of them a value is."""
+        """The index of a value."""
         return {value: number for number, value in enumerate(self.values)}
 
     def encode(self, channel: Any, field: str) -> Any:
@@ -213,9 +213,9 @@ class MapSide:
 
 @dataclass(frozen=True)
 class Cells:
-    """The cells of one panel: columns ``x`` and ``y`` with the values along its sides, ``value``.
+    """The cells of one panel: columns ``x`` and ``y`` with values of its sides, and ``value``.
 
-    ``rings`` are drawn on them, filled on the same scale.
+    ``rings`` are drawn on top, with the same colour scale.
     """
 
     rows: pl.DataFrame
@@ -245,9 +245,9 @@ def heatmap(
     fixed: Mapping[str, Any] | None = None,
     **look: Any,
 ) -> alt.ConcatChart:
-    """Panels of cells on one scale of shades, which a ``bar`` of that title below the last names.
+    """Panels of cells with one colour scale; ``bar`` is the title of the colour bar at the end.
 
-    ``look`` is what ``heat_panel`` takes, ``fixed`` what ``lay_out`` does.
+    ``look`` are options of ``heat_panel``, ``fixed`` is that of ``lay_out``.
     """
     bars = [*[""] * (len(panels) - 1), bar]
     charts = [
@@ -271,11 +271,11 @@ def heat_panel(
     gaps: bool = True,
     boundary: float | None = None,
 ) -> alt.LayerChart:
-    """Cells at their places; grey if they are there and have no value.
+    """A panel of cells; a cell without a value is grey.
 
-    A tooltip calls the value ``value_title``, unless ``tooltip`` replaces it. There are
-    ``gaps`` between large cells, and a line between those on different sides of a ``boundary``.
-    ``bar`` is the title of the bar of shades so far ``below``, if there is one.
+    A tooltip shows the value as ``value_title``, unless ``tooltip`` replaces it. With ``gaps``,
+    large cells are separated; a line separates cells on different sides of ``boundary``. ``bar`` is
+    the title of the colour bar, ``below`` pixels under the panel, if there is one.
     """
     x, y = cells.x, cells.y
     where = [alt.Tooltip("x:N", title=x.name), alt.Tooltip("y:N", title=y.name)]
@@ -323,8 +323,8 @@ def cell_mark(
 ) -> alt.Chart:
     """The mark of cells at ``across`` and ``up``, from ``left`` to ``right``, ``low`` to ``high``.
 
-    They are shaded by ``shade``, and grey without one. Cells of so many ``pixels`` have ``gaps``
-    between them if they are large, and overlap a little if not.
+    ``shade`` is their colour; cells without one are grey. Large cells (``pixels``) have ``gaps``
+    between them; small ones overlap a little.
     """
     apart = gaps and min(pixels) >= _GAP_FROM
     # From the middle of a cell to its edges, in cells.
@@ -344,9 +344,9 @@ def cell_mark(
 
 
 def _edges(cells: Cells, boundary: float) -> list[dict[str, float]]:
-    """Between every two neighbours on different sides of the boundary, the edge they share.
+    """The edges between neighbouring cells on different sides of the boundary.
 
-    What is not known has no side.
+    Cells without a value have no side.
     """
     below = {
         (cells.x.index[x], cells.y.index[y]): value < boundary

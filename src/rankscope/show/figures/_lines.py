@@ -1,4 +1,4 @@
-"""``lines``, one of the two ways to draw: medians along an axis with their spread, in panels."""
+"""``lines``, one of the two drawing functions: panels of medians with their spread."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -55,9 +55,9 @@ def lines(
 ) -> alt.ConcatChart:
     """A curve for each ``variant`` of a summary, in a panel for each combination of ``facet``.
 
-    ``x`` is the axis, or makes one of a panel's rows. Each panel has its own y axis, unless all
-    have ``one_scale``; ``lowest`` and ``highest`` cut it. A panel is headed by its metric, unless
-    ``heading`` is given; ``entry`` has words of the metric other than the catalogue's.
+    ``x`` is the axis, or a function that makes one from the rows of a panel. Each panel has its own
+    y-axis, unless ``one_scale``; ``lowest`` and ``highest`` cut it. The title of a panel is its
+    metric, unless ``heading`` is given; ``entry`` replaces texts of the catalogue.
     """
     look = Look.of(labels_in(rows, "variant")) if look is None else look
     parts = rows.partition_by(list(facet), maintain_order=True) if facet else [rows]
@@ -76,9 +76,9 @@ def lines(
 
 @dataclass(frozen=True)
 class Panel:
-    """What the curves of one metric are drawn on, and how: ``joined`` to lines, with ``spread``.
+    """The axes of one metric's curves and their style: ``joined`` to lines, with ``spread``.
 
-    A tooltip calls what tells curves apart ``curve``, and writes ``unit`` after every value.
+    In tooltips ``curve`` is the title of the curve's name, and ``unit`` follows each value.
     """
 
     entry: Metric
@@ -121,7 +121,7 @@ class Panel:
 
 
 def tell_values() -> list[alt.Tooltip]:
-    """What a tooltip shows of a row of a summary: the median, and the spread."""
+    """The tooltip of a row of a summary: the median and the spread."""
     return [
         alt.Tooltip("exact_median:N", title="median"),
         alt.Tooltip("exact_low:N", title="10th percentile"),
@@ -133,7 +133,7 @@ def tell_values() -> list[alt.Tooltip]:
 def build_axis(
     entry: Metric, rows: Sequence[Row], *, lowest: float | None = None, highest: float | None = None
 ) -> Vertical:
-    """The axis on which rows of a metric are drawn, cut where it is asked to be."""
+    """The y-axis of the rows of a metric, cut at ``lowest`` and ``highest``."""
     bottom = -math.inf if lowest is None else lowest
     top = math.inf if highest is None else highest
     values = [finite_or_none(row[name]) for row in rows for name in STATISTICS if name in row]
@@ -165,17 +165,16 @@ def build_axis(
 
 
 def _is_zero(row: Row, entry: Metric) -> bool:
-    """Whether what is drawn is the logarithm of zero: all tokens are exactly equal."""
+    """Whether the value is the logarithm of zero: all tokens are exactly equal."""
     return entry.scale == "exponent" and row["median"] == -math.inf
 
 
 def line_panel(
     panel: Panel, rows: Sequence[Row], *, number: int, heading: str, subtitle: str | None = None
 ) -> alt.LayerChart:
-    """The curves with their spread, in a panel that names values and says where tokens are equal.
+    """A panel of curves with their spread, reference lines and marks where tokens are equal.
 
-    ``number`` is which panel of its figure it is. Rows may say themselves whether they are
-    ``marked`` by a point.
+    ``number`` is the index of the panel. A column ``marked`` selects the rows that have a point.
     """
     column = panel.x.field
     drawn_at, points = _thin({row[column] for row in rows}, panel)
@@ -227,9 +226,9 @@ def line_panel(
 
 
 def _thin(places: set[float], panel: Panel) -> tuple[set[float], set[float]]:
-    """The places drawn, and those that have points; all, unless curves pass many of them.
+    """The positions drawn and those that have points; all of them, unless there are many.
 
-    Drawn are those at least a pixel apart, and the last. Points are evenly spaced.
+    Positions are at least a pixel apart, and the last is kept. Points are evenly spaced.
     """
     if panel.spread != "band":
         return places, places
@@ -258,7 +257,7 @@ def line_marks(
 
     They draw the fields ``drawn_median``, ``drawn_low`` and ``drawn_high``, and points where the
     expression ``marked`` is true: ``hollow`` ones where a row is ``off_scale``. Lines are dotted
-    where ``doubtful``. Points are no wider than the ``room`` that each place has.
+    where ``doubtful``. Points are no wider than ``room``, the distance of positions.
     """
     bars, full = spread == "bar", look.opacity(1.0)
     size = min(1.5 * theme.POINT_SIZE, (0.7 * room) ** 2) if bars else theme.POINT_SIZE
@@ -289,9 +288,9 @@ def line_marks(
 
 
 def _draw_named_values(panel: Panel, curves: Sequence[Sequence[Row]]) -> list[alt.Chart]:
-    """The values of a metric that have a name, as lines across the panel.
+    """Reference values of a metric as lines across the panel.
 
-    A name is put at an end of its line, above or below, where the curves leave most room.
+    A label is at an end of its line, above or below, where curves leave the most space.
     """
     (low, high), (width, height) = panel.y.domain, panel.size
     passed: list[tuple[float, float]] = []  # in pixels from the top left
@@ -334,7 +333,7 @@ def _draw_named_values(panel: Panel, curves: Sequence[Sequence[Row]]) -> list[al
 
 
 def _draw_noise_floor(panel: Panel) -> list[alt.Chart]:
-    """Where float32 ends, if the axis reaches down to it: a faint band across, with its name."""
+    """The noise floor of float32 as a faint labelled band, if the axis reaches it."""
     low, high = NOISE_FLOOR
     if panel.entry.name != _NOISE_METRIC or panel.y.domain[0] > low:
         return []

@@ -149,7 +149,7 @@ def token_map(
     labels: Sequence[str] | None = None,
     title: str | None = None,
 ) -> alt.ConcatChart:
-    """How alike every two tokens of one sample are: a panel for each layer, shades up to 1.
+    """Pairwise similarity of the tokens of one sample: a panel per layer, colours up to 1.
 
     >>> from rankscope import tables
     >>> table = {"layer": [0] * 4, "token": [0, 0, 1, 1], "other_token": [0, 1, 0, 1]}
@@ -235,7 +235,7 @@ def phase_map(
     marks: str = "measured",
     title: str | None = None,
 ) -> alt.ConcatChart:
-    """A metric by layer and setting, shaded, with the line along which it crosses ``boundary``.
+    """A heatmap of a metric by layer and setting, with the contour at ``boundary``.
 
     >>> from rankscope import tables
     >>> cells = {"layer": [1, 2, 1, 2], "setting": [1.0, 1.0, 2.0, 2.0], "value": [1, 0.5, 1, 0.1]}
@@ -272,7 +272,7 @@ def phase_map(
 
 
 def _phases(part: pl.DataFrame, entry: Metric, marks: str) -> Cells:
-    """The cells of one design and parameter, and rings where something was measured."""
+    """The cells of one design and parameter, with rings at measurements."""
     first = part.row(0, named=True)
     layers, settings = part["layer"].to_list(), sorted(set(part["setting"].to_list()))
     parameter, model = parameter_of(first), first.get("model")

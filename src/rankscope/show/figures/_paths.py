@@ -1,4 +1,4 @@
-"""Figures of paths by their length: what they carry, and how many there are."""
+"""Figures of paths by length: their contribution and their number."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -43,7 +43,7 @@ _ROUNDING: Final = 1e-12
 )
 @checked
 def by_length(summary: pl.DataFrame, *, title: str | None = None) -> alt.ConcatChart:
-    """The share of the residual that paths of each length carry; after the last layer, after each.
+    """The share of the residual by path length, after the last layer or after each layer.
 
     >>> from rankscope import tables
     >>> shares = {"layer": [1, 1, 1], "length": [0, 1, None], "value": [0.9, 0.3, 0.01]}
@@ -120,7 +120,7 @@ def by_length(summary: pl.DataFrame, *, title: str | None = None) -> alt.ConcatC
 
 
 def _name_lengths(rows: pl.DataFrame) -> tuple[list[str], list[int]]:
-    """The lengths from the first there is on, the bias stream apart from them; those to name."""
+    """The lengths from the first one on, with the bias stream apart, and their ticks."""
     lengths = rows["length"].drop_nulls().to_list()
     words = [str(k) for k in range(min(lengths), max(lengths) + 1)] if lengths else []
     shown = whole_numbers(lengths, most=_MOST_NAMED) if lengths else []
@@ -145,7 +145,7 @@ _FLAT: Final = 0.02  # of its peak: below, a curve lies on the axis, where point
 )
 @checked
 def length_distributions(table: pl.DataFrame, *, title: str | None = None) -> alt.ConcatChart:
-    """Each model's paths by their length, in per cent of them all (Dong et al. 2021, figure 5).
+    """The distribution of path lengths of each model, in per cent (Dong et al. 2021, figure 5).
 
     >>> from rankscope import tables
     >>> parts = {"model": ["ours"] * 2, "length": [0, 1], "value": [0.25, 0.75]}
@@ -187,7 +187,7 @@ def length_distributions(table: pl.DataFrame, *, title: str | None = None) -> al
 
 
 def _mark_peak(rows: Sequence[Row]) -> list[dict[str, Any]]:
-    """A model's rows, and which of them have a point: the peak, and some on both sides of it."""
+    """The rows of a model, with points at the peak and at some rows on both sides."""
     values = {row["length"]: v for row in rows if (v := finite_or_none(row["median"])) is not None}
     peak = max(values, key=lambda length: values[length], default=0)
     high = {length for length, value in values.items() if value >= _FLAT * values[peak]}

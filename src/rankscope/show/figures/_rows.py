@@ -1,4 +1,4 @@
-"""The rows of a table that a figure draws, and their numbers as a chart's data can hold them."""
+"""Select the rows that a figure draws, and convert their numbers to chart data."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -15,7 +15,7 @@ Row = Mapping[str, Any]
 
 STATISTICS: Final = ("low", "median", "high")
 SUMMARY: Final = ("count", *STATISTICS)
-"""What a summary has of each row, and figures of summaries draw."""
+"""The columns of a summary that figures draw."""
 VALUE: Final = ("value",)
 
 
@@ -30,10 +30,10 @@ def select(
     single: Sequence[str] = (),
     keys: Sequence[str] = (),
 ) -> pl.DataFrame:
-    """The rows of some metrics, after a check that ``drawer`` can draw them.
+    """The rows of some metrics; raises if ``drawer`` cannot draw them.
 
-    They have the columns ``needed``, those ``filled`` (all of them unless given) without a gap, and
-    of ``single`` ones a single value each. No two rows have the same ``keys``.
+    They must have the columns ``needed``, those in ``filled`` (default: all) without null, and a
+    single value in each of ``single``. No two rows may have the same ``keys``.
     """
     missing = [name for name in ("metric", *needed, *numbers) if name not in table.columns]
     if missing:
@@ -77,14 +77,14 @@ def labels_in(rows: pl.DataFrame, column: str) -> tuple[str, ...]:
 
 
 def require_values(rows: pl.DataFrame, columns: Sequence[str]) -> None:
-    """Raise if a row does not say where it belongs."""
+    """Raise if a row lacks a value in a column."""
     for name in columns:
         if rows[name].null_count() or (rows[name].dtype.is_float() and rows[name].is_nan().any()):
             raise InputError(f"some rows have no {name}; keep those that have one.")
 
 
 def finite_or_none(value: float | None) -> float | None:
-    """A number, or nothing: a chart's data can hold neither NaN nor infinity."""
+    """A finite number or None: JSON has neither NaN nor infinity."""
     return value if value is not None and math.isfinite(value) else None
 
 

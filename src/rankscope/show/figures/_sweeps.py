@@ -1,4 +1,4 @@
-"""Figures along any axes of a sweep: curves, and the phase diagram over two of them."""
+"""Figures over the axes of a sweep: curves over one, phase diagrams over two."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -116,7 +116,7 @@ def axis_map(
     pool: Sequence[str] = tables.POOLED,
     title: str | None = None,
 ) -> alt.ConcatChart:
-    """A metric of a sweep over two axes, shaded, with the line along which it crosses ``boundary``.
+    """A heatmap of a metric over two axes of a sweep, with the contour at ``boundary``.
 
     >>> swept = pl.DataFrame({"run": ["a", "b"], "heads": [1, 2], "skip": [0.0, 1.0]})
     >>> swept = swept.with_columns(metric=pl.lit("rank"), value=pl.Series([1.0, 4.0]))
@@ -168,8 +168,8 @@ def axis_map(
 class AxisValues:
     """The values of one axis that are drawn: numbers in order, words in the order of the grid.
 
-    ``labels`` are their texts with the name of the axis, for legends and headings. Where all are
-    ``numeric``, distances between them mean something.
+    ``labels`` are their texts with the name of the axis, for legends and headings. If all are
+    ``numeric``, the axis is to scale.
     """
 
     name: str
@@ -181,7 +181,7 @@ class AxisValues:
 
     @classmethod
     def of(cls, rows: pl.DataFrame, name: str) -> "AxisValues":
-        """The values in a column; an Enum says their order itself, other words as they come."""
+        """The values in a column, in the order of an Enum or of appearance."""
         column, words = rows[name], name.replace("_", " ")
         distinct = column.unique(maintain_order=True)
         if column.dtype.is_numeric() or isinstance(column.dtype, pl.Enum):
@@ -199,23 +199,23 @@ class AxisValues:
         return cls(name, _WORDS.get(name, words), values, texts, labels, numeric)
 
     def column(self, rows: pl.DataFrame, words: Sequence[Any], name: str) -> pl.Series:
-        """A new column: for each value in theirs the one of ``words``."""
+        """A new column with the text of ``words`` for each value."""
         said = dict(zip(self.values, words, strict=True))
         return pl.Series(name, [said[value] for value in rows[self.name].to_list()])
 
     def side(self, **look: Any) -> MapSide:
-        """The side of a map they are laid out on."""
+        """Their side of a map."""
         return MapSide.of_words(self.title, self.values, self.texts, most=12, look=look)
 
 
 def _columns(table: pl.DataFrame | pl.LazyFrame, **axes: str | None) -> dict[str, str]:
-    """The columns of the axes that are given."""
+    """The columns of the given axes."""
     columns = table.collect_schema().names()
     return {key: tables.axis_name(name, columns) for key, name in axes.items() if name}
 
 
 def _entry_of(metric: str, below: float | None) -> Metric:
-    """The words of a metric, or of the layer at which it falls below a threshold."""
+    """The catalogue entry of a metric, or of the layer at which it falls below a threshold."""
     entry = metric_catalogue.metric(metric)
     if below is None:
         return entry
@@ -227,7 +227,7 @@ def _entry_of(metric: str, below: float | None) -> Metric:
 def _alternative(
     medians: pl.DataFrame, entry: Metric, places: Sequence[str], labels: Sequence[str]
 ) -> str:
-    """What the chart shows, for who cannot see it: numbers as they are, words in their order."""
+    """The alternative text of the chart."""
     columns = []
     for name in (*places, *labels):
         axis = AxisValues.of(medians, name)

@@ -1,4 +1,4 @@
-"""How every chart looks: colours, marks, fonts and sizes, and how curves are told apart."""
+"""The theme of all charts: colours, marks, fonts, sizes and the styles of curves."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -87,11 +87,11 @@ Figure = (
     | alt.FacetChart
     | alt.RepeatChart
 )
-"""Any chart Altair makes."""
+"""Any chart of Altair."""
 
 
 def configuration() -> dict[str, Any]:
-    """The Vega-Lite configuration of the house style."""
+    """The Vega-Lite configuration of the theme."""
     return {
         "font": FONT,
         "padding": {"left": 8, "right": 16, "top": 8, "bottom": 8},
@@ -150,7 +150,7 @@ def configuration() -> dict[str, Any]:
 def adaptive(spec: Mapping[str, Any]) -> dict[str, Any]:
     """A chart's specification with its colours as CSS variables, ``var(--on-3a4656, #3a4656)``.
 
-    Drawn as SVG, it takes its colours from the page: see ``dark_variables``. Data are left alone.
+    As SVG, it takes its colours from the page: see ``dark_variables``. Data are unchanged.
     """
     try:
         return _adaptive(spec)
@@ -197,9 +197,9 @@ _IN_FOCUS: Final = {
 
 @dataclass(frozen=True)
 class Look:
-    """The looks of curves by name, all alike if they have no names; data hold it as ``variant``.
+    """The style of each curve by name (field ``variant``); one style if there are no names.
 
-    Where the legend does not listen to the pointer, it shows lines, and all points are round.
+    If the legend is not interactive, it shows lines, and all points are round.
     """
 
     colours: Mapping[str, str]
@@ -209,7 +209,7 @@ class Look:
 
     @classmethod
     def of(cls, names: Sequence[str], roles: Roles | None = None, *, kinds: int = 4) -> "Look":
-        """The look of curves of any names, in ``kinds`` of lines."""
+        """The style of curves with these names and ``kinds`` of lines."""
         return cls(colours(names, roles), dashes(names, roles, kinds=kinds))
 
     @property
@@ -230,7 +230,7 @@ class Look:
         return self._fixed(alt.StrokeDash, self.dashes, DASHES[0])
 
     def opacity(self, full: float) -> Any:
-        """Full for the curves in focus, faint for the others."""
+        """Full opacity for curves in focus, faint for the others."""
         if not (self.names and self.listens):
             return alt.value(full)
         return alt.OpacityValue(full * FADED, condition={"test": _IN_FOCUS, "value": full})
@@ -266,7 +266,7 @@ def colours(names: Sequence[str], roles: Roles | None = None) -> dict[str, str]:
 def dashes(
     names: Sequence[str], roles: Roles | None = None, *, kinds: int = 4
 ) -> dict[str, list[int]]:
-    """What is measured solid beside bounds and floors; by itself in turn, so that none hides."""
+    """Solid for measurements next to bounds and floors; otherwise varied, so that none hides."""
     beside = _not_measured(names, roles)
     if not beside:
         return dict(zip(names, cycle(DASHES[:kinds]), strict=False))
@@ -280,7 +280,7 @@ def _not_measured(names: Sequence[str], roles: Roles | None) -> dict[str, Role]:
 
 
 def shapes(variants: Sequence[str]) -> dict[str, str]:
-    """One point shape per variant: its own if it has one, otherwise the next that is free."""
+    """One point shape per variant: its fixed shape if it has one, otherwise an unused one."""
     preferred = dict(zip(VARIANT_COLOURS, SHAPES, strict=False))
     taken = {preferred[name] for name in variants if name in preferred}
     following = cycle([shape for shape in SHAPES if shape not in taken])

@@ -312,9 +312,9 @@ _HOST = re.compile(r"(?:\[(?P<six>[0-9a-f:.]+)\]|(?P<name>[^\[\]:/@%\s]+))(?::\d
 class Guard:
     """Rejects other hosts and origins and request bodies; adds security headers.
 
-    A page elsewhere whose name is made to lead here (DNS rebinding) sends that name as its host. A
-    page elsewhere that asks by our own address is told by its origin, or by what the browser says
-    of the request's site.
+    A foreign page whose name resolves to this machine (DNS rebinding) sends that name as its host.
+    A foreign page that uses our address is recognised by its origin, or by the Sec-Fetch-Site
+    header of the browser.
     """
 
     def __init__(self, app: ASGIApp, *, host: str) -> None:
@@ -339,13 +339,13 @@ class Guard:
         """The status code and reason to reject a request; an empty reason if it is accepted."""
         hosts = headers.getlist("host")
         if len(hosts) != 1 or not self._is_ours(name_of(hosts[0])):
-            return 421, "The lab answers to its own address alone; open it as it was printed."
+            return 421, "The lab accepts only its own address; open the address that was printed."
         if any(origin != f"http://{hosts[0]}" for origin in headers.getlist("origin")):
-            return 403, "The lab answers its own page alone, not pages from elsewhere."
+            return 403, "The lab accepts requests of its own page only."
         sites = headers.getlist("sec-fetch-site")
         follows_link = headers.get("sec-fetch-mode") == "navigate" and path == "/"
         if any(site not in ("same-origin", "none") for site in sites) and not follows_link:
-            return 403, "The lab answers its own page alone, not pages from elsewhere."
+            return 403, "The lab accepts requests of its own page only."
         if headers.get("content-length", "0") != "0" or "transfer-encoding" in headers:
             return 413, "The lab reads no bodies; everything is in the address."
         return 200, ""
@@ -360,8 +360,8 @@ def name_of(host: str) -> str:
 def host_rule(host: str) -> Callable[[str], bool]:
     """The host names of this server.
 
-    Those of the loopback, and the one it was told to bind to. Bound to every address, it answers to
-    any address in numbers: those cannot be made to lead elsewhere.
+    The names of the loopback, and the address it is bound to. If bound to all addresses, it accepts
+    any numeric address, because DNS cannot redirect those.
     """
     any_number = host in ("0.0.0.0", "::", "")
 

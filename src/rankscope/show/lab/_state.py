@@ -108,8 +108,8 @@ class MaskText(Parameter):
         if not good:
             known = ", ".join(words.split(" ")[0] for words in self.options.values())
             raise InputError(
-                f"is no mask of the lab; write {known} (numbers up to {self.most}), or bits: and a "
-                "matrix in hex digits."
+                f"is not a mask of the lab; write {known} (numbers up to {self.most}), or bits: "
+                "and a matrix in hex digits."
             )
         return f"{kind}:{int(rest)}" if colon and kind != "bits" else text
 

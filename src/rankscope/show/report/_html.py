@@ -238,7 +238,7 @@ def _which(same: ClaimSeriesLike) -> Markup:
 def _judged(judgement: Judgement | None) -> Markup:
     if judgement is None:
         return Markup("")
-    rest = Markup(" {}").format(inline(judgement.rest)) if judgement.rest else ""
+    rest = Markup(" {}").format(inline(judgement.on)) if judgement.on else ""
     mark = badge(judgement.words, judgement.verdict.replace(" ", "-"))
     return mark + rest + _small(inline(judgement.domain))
 

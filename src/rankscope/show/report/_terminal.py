@@ -164,7 +164,7 @@ def _top(console: Console, result: Result, *, full: bool) -> None:
     answers = [
         (
             Text(f"{which}{judgement.words}", STYLE[judgement.verdict]),
-            f"{judgement.rest} ({judgement.domain})".lstrip(),
+            f"{judgement.on} ({judgement.domain})".lstrip(),
         )
         for which, judgement in judged.items()
         if judgement is not None
