@@ -1,5 +1,6 @@
 """Architectures that no family describes: recognised by their parts, proven by their numbers."""
 
+import warnings
 from collections.abc import Callable
 
 import pytest
@@ -9,7 +10,7 @@ from torch import Tensor, nn
 
 from rankscope import load, trace
 from rankscope.core import deep, paths, theory
-from rankscope.core.metrics import attention_entropy
+from rankscope.core.metrics import residual
 from rankscope.core.network import LearnedSinks, Network, OffsetNorm
 from rankscope.errors import (
     InputError,
@@ -21,6 +22,10 @@ from rankscope.models.families import Family, Loaded, check
 from rankscope.models.families import _architectures as architectures
 
 from .conftest import lively as lively_family
+
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore")  # it scripts functions, which PyTorch advises against
+    import transformers.models.deberta_v2.modeling_deberta_v2
 
 _SHAPE = {
     "vocab_size": 97, "hidden_size": 32, "num_hidden_layers": 3, "num_attention_heads": 4,
@@ -69,7 +74,6 @@ MODELS: dict[str, Callable[[], nn.Module]] = {
     "falcon, grouped": lambda: hf.FalconModel(
         hf.FalconConfig(**_SHAPE, new_decoder_architecture=True, num_kv_heads=2)
     ),
-    "falcon, alibi": lambda: hf.FalconModel(hf.FalconConfig(**_SHAPE, alibi=True)),
     "bloom, alibi": lambda: hf.BloomModel(
         hf.BloomConfig(vocab_size=97, hidden_size=32, n_layer=3, n_head=4)
     ),
@@ -147,7 +151,17 @@ MODELS: dict[str, Callable[[], nn.Module]] = {
     ),
     "wav2vec 2": lambda: hf.Wav2Vec2Model(hf.Wav2Vec2Config(**_WAV2VEC2)),
 }  # fmt: skip
-NO_PADDING = ("dinov2", "dinov3", "siglip", "whisper", "wav2vec", "opt", "bloom", "falcon, alibi")
+REFUSED = {
+    "gemma 2, capped logits, windows": "capped logits",
+    "mixtral, experts": "mixtures of experts",
+    "qwen 2 moe, shared experts": "mixtures of experts",
+    "qwen 3 next, gates": "gates on its output",
+    "flint, sinks": "learned sinks",
+    "deepseek v3, latent": "latent projections",
+    "deepseek v3, whole queries": "latent projections",
+}
+"""Models that scaled arithmetic does not support, and the part that is the reason."""
+NO_PADDING = ("dinov2", "dinov3", "siglip", "whisper", "wav2vec", "opt", "bloom")
 
 
 def lively(name: str) -> nn.Module:
@@ -187,10 +201,11 @@ def input_of(name: str) -> Tensor:
 
 @pytest.mark.parametrize("name", MODELS)
 def test_float64_agrees_to_ten_digits(name: str) -> None:
-    assert loaded(name).verification.worst < 1e-10
+    # BLOOM writes √(2/π) with eight digits.
+    most = 1e-9 if "bloom" in name else 1e-10
+    assert loaded(name).verification.worst < most
     assert len(loaded(name).verification.errors) == 3
-    if "verify every probe":
-        assert loaded(name).verify().worst < 2e-10
+    assert loaded(name).verify().worst < most, "on every probe"
 
 
 @pytest.mark.parametrize("name", ["gemma 2, capped logits, windows", "mixtral, experts"])
@@ -217,14 +232,16 @@ def test_paths_add_up_to_every_layer(name: str) -> None:
 @pytest.mark.parametrize("name", MODELS)
 def test_scaled_arithmetic_is_right_or_refused_by_name(name: str) -> None:
     network, x = loaded(name).network, input_of(name)
-    try:
-        measured = deep.deep_trace(network, x, metrics=["log10_residual"]).table
-    except UnsupportedModelError as error:
-        assert any(part in str(error) for part in ("gates", "latent", "experts", "sinks", "capped"))
+    if name in REFUSED:
+        with pytest.raises(UnsupportedModelError, match=REFUSED[name]):
+            deep.deep_trace(network, x)
         return
-    plain = trace(network, x, metrics=["log10_residual"]).table
-    pair = [frame.sort("layer", "sample")["value"].to_torch() for frame in (measured, plain)]
-    assert torch.allclose(*pair, rtol=1e-8, atol=1e-8)
+    measured = deep.deep_trace(network, x).table.filter(metric="log10_residual")
+    with torch.no_grad():
+        states = [x, *network.states(x)]
+    plain = torch.stack([residual(state).log10() for state in states])
+    pair = measured.sort("layer", "sample")["value"].to_torch(), plain.flatten()
+    assert torch.allclose(*pair, rtol=1e-9, atol=1e-9)
 
 
 @pytest.mark.parametrize("name", MODELS)
@@ -267,16 +284,13 @@ def test_padding_changes_nothing(name: str) -> None:
     "name", ["gemma 2, capped logits, windows", "flint, sinks", "qwen 3 next, gates"]
 )
 def test_attention_is_the_originals(name: str) -> None:
-    model = loaded(name)
+    model, metrics = loaded(name), ["attention_entropy", "sink_mass"]
     ids = torch.tensor([[5, 17, 42, 8, 66, 23, 9]])
-    body = model.body
-    body.set_attn_implementation("eager")
-    with torch.no_grad():
-        matrices = body(ids, output_attentions=True).attentions
     x, token_mask, _ = model.inputs(ids)
-    table = trace(model.network, x, token_mask=token_mask, metrics=["attention_entropy"]).table
-    expected = torch.stack([attention_entropy(matrix) for matrix in matrices]).flatten()
-    assert table["value"].to_list() == pytest.approx(expected.tolist(), abs=1e-6)
+    ours = trace(model.network, x, token_mask=token_mask, metrics=metrics).table
+    theirs = trace(model.body, model.arguments(ids), metrics=metrics).table
+    pair = [frame.sort("metric", "layer", "head")["value"].to_list() for frame in (ours, theirs)]
+    assert pair[0] == pytest.approx(pair[1], abs=1e-6)
 
 
 def test_parts_are_what_their_names_say() -> None:
@@ -384,7 +398,7 @@ def test_a_description_is_checked() -> None:
     with pytest.raises(InputError, match="'keys' is not a role"):
         Family("mine", roles={"keys": "k"})
     with pytest.raises(UnsupportedModelError, match="its attention"):
-        check(Family("mine", roles={"query": "k_proj", "key": "q_proj"}), lively("phi 3, fused"))
+        check(Family("mine", roles={"query": "k_proj", "key": "q_proj"}), lively("opt"))
 
 
 def test_packages_offer_descriptions(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -397,12 +411,12 @@ def test_packages_offer_descriptions(monkeypatch: pytest.MonkeyPatch) -> None:
     def offer(*offered: object) -> None:
         architectures._offered.cache_clear()
         entries = [Entry(one) for one in offered]
-        monkeypatch.setattr(architectures, "entry_points", lambda group: entries)
+        monkeypatch.setattr(architectures, "entry_points", lambda **_: entries)
 
     offer(Family("theirs", ("opt",)))
     assert load(lively("opt")).family.name == "theirs"
     offer("no family")
-    with pytest.raises(InputError, match="entry point theirs .* is a str"):
+    with pytest.raises(InputError, match=r"entry point theirs .* is a str"):
         load(lively("opt"))
     architectures._offered.cache_clear()
 

@@ -51,11 +51,14 @@ class Lent:
 
 
 class Composed(Scores):
-    """A score that changes one thing about another, ``then``, and leaves the rest to it."""
+    """A score that changes one thing about another, ``then``, and leaves the rest to it.
+
+    Sinks may stand around a cap; everything else needs a score with softmax weights.
+    """
 
     def __init__(self, then: Scores) -> None:
         super().__init__()
-        if not then.fused:
+        if not then.fused and not isinstance(then, CappedScores):
             raise SpecError(
                 f"{type(self).__name__} needs a score with softmax weights; {type(then).__name__} "
                 "has others."
@@ -109,12 +112,16 @@ class CappedScores(Composed):
         super().__init__(then)
         self.cap = cap
 
+    def capped(self, logits: Pairs) -> Pairs:
+        """The logits, bounded."""
+        return (logits / self.cap).tanh() * self.cap
+
     def weights(self, logits: Pairs, visibility: Visibility) -> Pairs:
-        return self.then.weights((logits / self.cap).tanh() * self.cap, visibility)
+        return self.then.weights(self.capped(logits), visibility)
 
 
 class LearnedSinks(Composed):
-    """A learned logit per head that joins the softmax and is dropped (gpt-oss).
+    """A learned logit per head that joins the softmax and is dropped (gpt-oss, Flint).
 
     Each row of weights sums to less than one: the sink takes the rest and has no value. Results
     that need rows that sum to one, such as the theorems on collapse, do not cover it.
@@ -125,6 +132,8 @@ class LearnedSinks(Composed):
         self.sinks = sinks
 
     def weights(self, logits: Pairs, visibility: Visibility) -> Pairs:
+        if isinstance(self.then, CappedScores):
+            logits = self.then.capped(logits)
         hidden = visibility.hide(logits)
         sinks = self.sinks.to(logits)[:, None, None].expand(*hidden.shape[:-1], 1)
         return torch.cat((hidden, sinks), -1).softmax(-1)[..., :-1]

@@ -144,8 +144,8 @@ class Spec:
         """Raise unless random networks can be drawn from the spec."""
         if self.undescribed:
             raise UnsupportedModelError(
-                f"no random network can be drawn from this spec: it has {self.undescribed[0]}, "
-                "which belongs to a loaded model."
+                "no random network can be drawn from the spec of this loaded model, which does not "
+                f"describe: {', '.join(self.undescribed)}."
             )
 
     @checked

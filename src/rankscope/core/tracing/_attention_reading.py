@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from rankscope.core.metrics import AttentionScores, from_matrix
-from rankscope.core.network import Attention, Visibility
+from rankscope.core.network import Attention, CappedScores, LearnedSinks, Visibility
 from rankscope.errors import ModelError, RankscopeError
 
 _NAMES = ("module", "query", "key", "value", "attention_mask")
@@ -224,14 +224,24 @@ def network_scores(
 
     Weights without a softmax (sparsemax, linear kernels, Linformer) are passed as matrices.
     """
-    if not attention.scores.fused:
+    scores, sinks, cap = attention.scores, None, None
+    if isinstance(scores, LearnedSinks):
+        scores, sinks = scores.then, scores.sinks
+    if isinstance(scores, CappedScores):
+        scores, cap = scores.then, scores.cap
+    if not scores.fused:
         return from_matrix(attention.pattern(x, visibility), token_mask)
     query, key = attention.query_key(x, visibility)
+    bias = scores.bias(query, key, visibility.positions)
+    if cap is not None and bias is not None:  # the cap is on their sum
+        return from_matrix(attention.pattern(x, visibility), token_mask)
     return AttentionScores(
         query=query,
         key=key,
         scale=attention.scale,
-        bias=attention.scores.bias(query, key, visibility.positions),
+        bias=bias,
         mask=visibility.allowed,
         token_mask=token_mask,
+        softcap=cap,
+        sinks=sinks,
     )

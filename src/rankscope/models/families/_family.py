@@ -255,6 +255,8 @@ def _undescribed(read: Sequence[RecognisedBlock]) -> Iterator[str]:
         yield "gates on the output of attention"
     if any(block.mlp is not None and block.mlp.router is not None for block in read):
         yield "mixtures of experts"
+    if any(block.attention.latent for block in read):
+        yield "latent projections in attention"
     if any(block.scaled for block in read):
         yield "scaled branches"
     if len({block.words for block in read}) > 1:

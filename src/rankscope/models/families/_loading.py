@@ -130,6 +130,8 @@ def _placed(
     model: nn.Module, device: str | torch.device | None, dtype: torch.dtype | None
 ) -> nn.Module:
     """The model on a device and in a dtype; one that Accelerate spread out stays where it is."""
+    if not any(True for _ in model.parameters()):
+        raise InputError(f"{type(model).__name__} has no weights, so there is nothing to convert.")
     if getattr(model, "hf_device_map", None) is not None:
         found = next(model.parameters()).dtype
         if device is not None or dtype not in (None, found):
