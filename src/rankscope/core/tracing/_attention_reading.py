@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from rankscope.core.metrics import AttentionScores, from_matrix
-from rankscope.core.network import Attention, CappedScores, LearnedSinks, Visibility
+from rankscope.core.network import Attention, CappedScores, LearnedSinks, Scores, Visibility
 from rankscope.errors import ModelError, RankscopeError
 
 _NAMES = ("module", "query", "key", "value", "attention_mask")
@@ -224,11 +224,13 @@ def network_scores(
 
     Weights without a softmax (sparsemax, linear kernels, Linformer) are passed as matrices.
     """
-    scores, sinks, cap = attention.scores, None, None
+    scores: Scores = attention.scores
+    sinks: Tensor | None = None
+    cap: float | None = None
     if isinstance(scores, LearnedSinks):
-        scores, sinks = scores.then, scores.sinks
+        sinks, scores = scores.sinks, scores.then
     if isinstance(scores, CappedScores):
-        scores, cap = scores.then, scores.cap
+        cap, scores = scores.cap, scores.then
     if not scores.fused:
         return from_matrix(attention.pattern(x, visibility), token_mask)
     query, key = attention.query_key(x, visibility)
