@@ -5,7 +5,9 @@ from rankscope.models.families._checkpoint import read_config as read_config
 from rankscope.models.families._family import Family
 from rankscope.models.families._family import outline as outline
 from rankscope.models.families._loaded import BlockInput, Loaded
+from rankscope.models.families._loaded import Unconverted as Unconverted
 from rankscope.models.families._loading import load, verify
+from rankscope.models.families._loading import load_any as load_any
 from rankscope.models.families._sources import BUILTIN, cached_folder
 from rankscope.models.families._verification import Verification
 
