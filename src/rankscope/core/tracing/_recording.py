@@ -9,7 +9,7 @@ rounding. Nothing is assumed that the numbers do not confirm.
 import re
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final, Literal, NamedTuple
 
 import torch
@@ -83,14 +83,15 @@ class LayerRecord:
     fused: list[AttentionScores] = field(default_factory=list)
     unread: list[str] = field(default_factory=list)
 
-    def attention(self, shape: torch.Size) -> tuple[AttentionScores | None, str]:
-        """The one self-attention between the tokens of a state of this shape, or why there is
-        none that can be read."""
+    def attention(
+        self, tokens: int, samples: int | None = None
+    ) -> tuple[AttentionScores | None, str]:
+        """The one self-attention between so many tokens, or why there is none to be read."""
         if self.unread:
             return None, self.unread[0]
         for scores in (self.heard, self.fused):
-            square = [one for one in scores if one.shape[0] == shape[0]]
-            square = [one for one in square if one.shape[2] == one.shape[3] == shape[1]]
+            square = [one for one in scores if one.shape[2] == one.shape[3] == tokens]
+            square = [one for one in square if samples in (None, one.shape[0])]
             if len(square) == 1:
                 return square[0], ""
             if scores:
@@ -108,14 +109,37 @@ class Recording:
     layers: list[LayerRecord]
     token_first: bool
     notes: Mapping[str, str]
+    rows: Tensor | None = None
+    """The samples that were selected; all unless given."""
 
-    def like_state(self, tensor: Tensor, layer: int) -> Tensor | None:
+    def of_samples(self, rows: Tensor) -> "Recording":
+        """The recording of some of the samples."""
+        masks = [mask if mask is None else mask[rows] for mask in self.masks]
+        return replace(self, states=[state[rows] for state in self.states], masks=masks, rows=rows)
+
+    def attention(self, layer: int) -> tuple[AttentionScores | None, str]:
+        """The self-attention of a layer, or why it could not be read."""
+        (samples, tokens, _), rows = self.states[layer].shape, self.rows
+        if rows is None:
+            return self.layers[layer - 1].attention(tokens, samples)
+        scores, why = self.layers[layer - 1].attention(tokens)
+        if scores is None:
+            return None, why
+        tensors = {name: getattr(scores, name) for name in ("query", "key", "bias", "mask")}
+        picked = {
+            name: value if value is None or len(value) == 1 < scores.shape[0] else value[rows]
+            for name, value in tensors.items()
+        }
+        return replace(scores, **picked), ""
+
+    def _like_state(self, tensor: Tensor, layer: int) -> Tensor | None:
         """A tensor of a module inside a block in the layout of the states, if it has its shape."""
-        shape = self.states[layer].shape
         if self.token_first and tensor.ndim == 3:
             tensor = tensor.transpose(0, 1)
         tensor = tensor.unsqueeze(0) if tensor.ndim == 2 else tensor
-        return tensor if tensor.shape == shape else None
+        if self.rows is not None and len(tensor) > int(self.rows.max()):
+            tensor = tensor[self.rows]
+        return tensor if tensor.shape == self.states[layer].shape else None
 
     def steps(
         self, layer: int, sublayers: Sublayers
@@ -133,12 +157,12 @@ class Recording:
             call = by_name.get((path, number))
             if call is None or call.output is None or self.states[layer].shape != state.shape:
                 return None
-            out = self.like_state(call.output, layer)
+            out = self._like_state(call.output, layer)
             if out is None:
                 return None
             after = out if part == "norm" else state + out
             if part == "norm":
-                x = None if call.x is None else self.like_state(call.x, layer)
+                x = None if call.x is None else self._like_state(call.x, layer)
                 if x is None or not _is_close(x, state, self.masks[layer]):
                     return None
             steps.append((part, state, after, out))
@@ -166,7 +190,8 @@ def record(
     """Run a model once and keep its states, attention, and the outputs of ``sublayers``.
 
     Options are those of ``trace``, and the states are those that it measures. Without
-    ``sublayers`` the calls of all modules inside the blocks are kept.
+    ``sublayers``, a few numbers are kept of the calls of all modules inside the blocks, for
+    ``find_sublayers``.
     """
     kept = _KeptStates()
     planned = Pass.planned(
@@ -262,13 +287,21 @@ class _LayerWatch:
         self._running = None
 
     def _before(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        self._started[module].append(_first_real((*args, *kwargs.values())))
+        self._started[module].append(self._kept((*args, *kwargs.values())))
+
+    def _kept(self, values: Iterable[Any]) -> Tensor | None:
+        """A copy of the first real tensor among some values, or of a few of its numbers."""
+        for value in values:
+            if isinstance(value, Tensor) and value.is_floating_point() and not value.is_nested:
+                tensor = value.detach()
+                return _few_numbers(tensor) if self._sublayers is None else tensor.clone()
+        return None
 
     def _after(self, path: str, module: nn.Module, _args: object, output: Any) -> None:
         x = self._started[module].pop()
         if self._running is not None:
             given = output if isinstance(output, tuple | list) else (output,)
-            call = SublayerCall(path, self._counts[path], x, _first_real(given))
+            call = SublayerCall(path, self._counts[path], x, self._kept(given))
             self._counts[path] += 1
             self._running.calls.append(call)
 
@@ -290,12 +323,9 @@ def _named_hook(hook: Callable[..., None], path: str) -> Callable[..., None]:
     return lambda *call: hook(path, *call)
 
 
-def _first_real(values: Iterable[Any]) -> Tensor | None:
-    """A copy of the first real tensor among some values."""
-    for value in values:
-        if isinstance(value, Tensor) and value.is_floating_point() and not value.is_nested:
-            return value.detach().clone()
-    return None
+def _few_numbers(tensor: Tensor) -> Tensor:
+    """Numbers at fixed places of a tensor, by which two tensors of one shape are compared."""
+    return tensor.flatten()[:: max(1, tensor.numel() // _NUMBERS)].double()
 
 
 class _TolerantWatch(AttentionWatch):
