@@ -511,19 +511,16 @@ class _Search:
         self._calls = recording.layers[layer - 1].calls
         self._dtype = after.dtype
         self._fits = before.shape == after.shape
-        stride = max(1, after[0].numel() // _NUMBERS)
+        self._before, self._after = (
+            _few_numbers(state.transpose(0, 1) if recording.token_first else state)
+            for state in (before, after)
+        )
 
-        def numbers(tensor: Tensor | None) -> Tensor | None:
-            state = None if tensor is None else recording.like_state(tensor, layer)
-            return None if state is None else state[0].flatten()[::stride].double()
+        def like_state(numbers: Tensor | None) -> Tensor | None:
+            return None if numbers is None or len(numbers) != len(self._after) else numbers
 
-        self._before, self._after = before[0], after[0]
-        if self._fits:
-            self._before, self._after = (
-                state[0].flatten()[::stride].double() for state in (before, after)
-            )
-            self._inputs = [numbers(call.x) for call in self._calls]
-            self._outputs = [numbers(call.output) for call in self._calls]
+        self._inputs = [like_state(call.x) for call in self._calls]
+        self._outputs = [like_state(call.output) for call in self._calls]
 
     def steps(self) -> tuple[Sublayer, ...] | None:
         """The sublayers in order; None if the numbers show none."""
