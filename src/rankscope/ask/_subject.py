@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from rankscope.arguments import checked
 from rankscope.ask._estimates import refuse_impossible
+from rankscope.ask._traced import Traced
 from rankscope.ask._words import LENGTH
 from rankscope.core.batches import Batch, batches
 from rankscope.core.checks import real
@@ -36,13 +37,13 @@ class Origin:
     ``model`` has the names of all weights. ``fresh`` is the same architecture, embeddings and all,
     with weights drawn as its family draws them, on the same input. ``read`` is the blocks' input,
     read again with the embeddings that the model has now, and ``save`` writes a checkpoint of the
-    weights it has now into a folder. ``folder`` is where the model came from, if from a folder.
+    weights it has now into a folder, if that is known. ``folder`` is where the model came from, if from a folder.
     """
 
     model: nn.Module
     fresh: Callable[[int], "Subject"]
     read: Callable[[], Tensor]
-    save: Callable[[Path], None]
+    save: Callable[[Path], None] | None
     folder: Path | None = None
 
 
@@ -72,6 +73,9 @@ class Subject:
     """Parts of the network that ``without`` took away."""
     origin: Origin | None = None
     """The model that the network was made of, unless it is nothing but a network."""
+    traced: Traced | None = None
+    """A model that is not converted: it runs as it is, ``network`` raises the reason for whatever
+    needs our network, and ``x`` are the states before the first block."""
 
     def __post_init__(self) -> None:
         real(self.x, name="x", axes="(batch, token, feature)", least=2)
@@ -92,12 +96,18 @@ class Subject:
 
     def batches(self) -> list[Batch]:
         """The samples, as many at a time as fit."""
+        if self.traced is not None:
+            every = Batch(0, self.x, self.token_mask, self.measured)
+            return list(self.traced.batches(every, self.batch_size))
         pairs = self.network.spec.heads * self.x.shape[1] ** 2
         size = max(1, min(self.batch_size, _PAIRS_AT_ONCE // pairs))
         return list(batches(self.x, self.token_mask, self.measured, size=size))
 
     def trace(self, metrics: Metrics, on_step: OnStep = silent) -> Trace:
         """``rankscope.trace`` of every sample, on the tokens that count."""
+        if self.traced is not None:
+            runs = tracked(self.batches(), on_step)
+            return Trace.joined([self.traced.trace(batch, metrics) for batch, _ in runs])
         return Trace.joined(self._each_batch(partial(trace, metrics=metrics), on_step))
 
     def deep_trace(
@@ -115,6 +125,21 @@ class Subject:
             measure(self.network, batch.x, token_mask=batch.token_mask, measured=batch.measured)
             for batch, _ in tracked(self.batches(), on_step)
         ]
+
+    def of_samples(self, some: Tensor) -> "Subject":
+        """The same question about some of the samples, by their numbers."""
+        token_mask, measured = (
+            mask if mask is None or mask.ndim < 2 or len(mask) == 1 else mask[some.to(mask.device)]
+            for mask in (self.token_mask, self.measured)
+        )
+        return replace(
+            self,
+            x=self.x[some.to(self.x.device)],
+            token_mask=token_mask,
+            measured=measured,
+            check=None if self.check is None else self.check.of_samples(some.tolist()),
+            traced=None if self.traced is None else self.traced.of_samples(some),
+        )
 
     def with_network(self, network: Network) -> "Subject":
         """The same input for another network."""
@@ -197,6 +222,9 @@ class Subject:
         said = {name: digest(mask) for name, mask in masks.items() if mask is not None}
         # In batches of another size, sums are rounded in another order.
         settings = {**said, "batch size": str(self.batch_size)}
+        if self.traced is not None:
+            given = vars(self.traced.inputs)
+            return Provenance.of(self.traced.model, {"x": self.x, **given}, settings=settings)
         return Provenance.of(self.network, {"x": self.x}, settings=settings)
 
     def __repr__(self) -> str:

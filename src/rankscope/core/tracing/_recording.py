@@ -82,6 +82,7 @@ class LayerRecord:
     heard: list[AttentionScores] = field(default_factory=list)
     fused: list[AttentionScores] = field(default_factory=list)
     unread: list[str] = field(default_factory=list)
+    unread_functions: list[str] = field(default_factory=list)
 
     def attention(
         self, tokens: int, samples: int | None = None
@@ -90,6 +91,8 @@ class LayerRecord:
         if self.unread:
             return None, self.unread[0]
         for scores in (self.heard, self.fused):
+            if scores is self.fused and self.unread_functions:
+                return None, self.unread_functions[0]
             square = [one for one in scores if one.shape[2] == one.shape[3] == tokens]
             square = [one for one in square if samples in (None, one.shape[0])]
             if len(square) == 1:
@@ -246,7 +249,7 @@ class _LayerWatch:
         self._counts: Counter[str] = Counter()
         self._started: dict[nn.Module, list[Tensor | None]] = defaultdict(list)
         self._interface = _TolerantWatch(self._heard, self._unread, model)
-        self._functions = _FunctionWatch(self._fused, self._unread)
+        self._functions = _FunctionWatch(self._fused, self._unread_function)
 
     def listen(self, changes: TemporaryChanges) -> None:
         """Register all hooks."""
@@ -317,6 +320,10 @@ class _LayerWatch:
     def _unread(self, why: str) -> None:
         if self._running is not None:
             self._running.unread.append(why)
+
+    def _unread_function(self, why: str) -> None:
+        if self._running is not None:
+            self._running.unread_functions.append(why)
 
 
 def _named_hook(hook: Callable[..., None], path: str) -> Callable[..., None]:

@@ -44,6 +44,18 @@ class BlockInput(NamedTuple):
     special_mask: Tensor
 
 
+class ModelInput(NamedTuple):
+    """What a model is given.
+
+    ``token_mask`` is None for images and sounds, whose tokens are known once they have run;
+    ``lost`` is of texts how many tokens of each were cut off.
+    """
+
+    arguments: dict[str, Any]
+    token_mask: Tensor | None
+    lost: tuple[int, ...] | None
+
+
 class Reader:
     """A model, and how its inputs become the arguments of its forward pass."""
 
@@ -73,16 +85,15 @@ class Reader:
         self, source: Readable, *, token_mask: Tensor | None = None, length: int | None = None
     ) -> dict[str, Any]:
         """Keyword arguments with which the original's body runs on the same input."""
-        arguments, lost = self._arguments(source, token_mask, length)
-        if lost is not None:
-            mask = arguments["attention_mask"].bool()
-            self._refuse_unfit(input_check(arguments, mask, self.tokenizer, lost))
+        arguments, real, lost = self._arguments(source, token_mask, length)
+        if lost is not None and real is not None:
+            self._refuse_unfit(input_check(arguments, real, self.tokenizer, lost))
         return arguments
 
     def _arguments(
         self, source: Readable, token_mask: Tensor | None, length: int | None
-    ) -> tuple[dict[str, Any], tuple[int, ...] | None]:
-        """The arguments, and of texts how many tokens of each were cut off."""
+    ) -> ModelInput:
+        """The arguments, which tokens are real, and of texts how many of each were cut off."""
         if not isinstance(source, Tensor):
             if not source:
                 raise InputError("there is nothing to read; give at least one text or image.")
@@ -103,7 +114,7 @@ class Reader:
                         "Python), or give token ids (--ids, or a tensor of them)."
                     )
                 ids, real, lost = encode(self.tokenizer, source, length)
-                return self._of_tensor(ids, real), lost
+                return self._of_tensor(ids, real)._replace(lost=lost)
             if self.processor is None:
                 raise KindError(
                     "expected texts, a tensor of token ids, embeddings or images; images that are "
@@ -116,22 +127,28 @@ class Reader:
                 "are cut by whoever gives them: ids[:, :length]. Images have one length."
             )
         assert isinstance(source, Tensor)
-        return self._of_tensor(source, token_mask), None
+        return self._of_tensor(source, token_mask)
 
-    def _of_tensor(self, source: Tensor, token_mask: Tensor | None) -> dict[str, Any]:
+    def _of_tensor(self, source: Tensor, token_mask: Tensor | None) -> ModelInput:
         tensor = source.to(next(self.body.parameters()).device)
         self._check(tensor)
         if self.media:
-            return {self.media: tensor}
+            return ModelInput({self.media: tensor}, None, None)
         if token_mask is None:
             token_mask = torch.ones(tensor.shape[:2], dtype=torch.bool)
         token_mask = valid_mask(token_mask, tuple(tensor.shape[:2])).to(tensor.device)
-        if not token_mask.all() and not self.family.takes(self.body, "attention_mask"):
+        if not token_mask.all() and not self._may_pad:
             raise InputError(
                 f"{self.name} takes no attention_mask, so it cannot leave padding out; give "
                 "sequences of one length."
             )
-        return text_arguments(self.family, self.body, tensor, token_mask)
+        arguments = text_arguments(self.family, self.body, tensor, token_mask)
+        return ModelInput(arguments, token_mask, None)
+
+    @property
+    def _may_pad(self) -> bool:
+        """Whether samples of different lengths can be read."""
+        return self.family.takes(self.body, "attention_mask")
 
     def _check(self, tensor: Tensor) -> None:
         """Images for a model that sees; else ids of the vocabulary or embeddings, not too long."""
@@ -247,7 +264,7 @@ class Loaded(Reader):
         self, source: Readable, *, token_mask: Tensor | None = None, length: int | None = None
     ) -> tuple[BlockInput, InputCheck]:
         """The same with what was read, token by token; text that does not fit is not refused."""
-        arguments, lost = self._arguments(source, token_mask, length)
+        arguments, _, lost = self._arguments(source, token_mask, length)
         body, ids = self.body, arguments.get("input_ids")
         with evaluating(body):
             captured = captured_input(self.family.layers_of(body), lambda: body(**arguments))
@@ -310,9 +327,20 @@ class Unconverted(Reader):
 
     def read(
         self, source: Readable, *, token_mask: Tensor | None = None, length: int | None = None
-    ) -> tuple[dict[str, Any], tuple[int, ...] | None]:
-        """Arguments of the body, and of texts how many tokens of each were cut off."""
+    ) -> ModelInput:
+        """Texts, token ids, images or sounds → the arguments of the body."""
         return self._arguments(source, token_mask, length)
+
+    @property
+    def _may_pad(self) -> bool:
+        return True  # what cannot be padded runs sample by sample
+
+    def describe(self, read: ModelInput, token_mask: Tensor) -> tuple[Tensor, InputCheck]:
+        """Which tokens are special, and what was read, once it is known how many tokens ran."""
+        special, ids = torch.zeros_like(token_mask), read.arguments.get("input_ids")
+        if ids is not None and self.tokenizer is not None:
+            special = special_tokens(self.tokenizer, ids) & token_mask
+        return special, input_check(read.arguments, token_mask, self.tokenizer, read.lost)
 
     def reinitialised(self, *, seed: int = 0) -> "Unconverted":
         """The same architecture with fresh random weights, drawn as the original draws them."""
