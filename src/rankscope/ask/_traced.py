@@ -25,7 +25,9 @@ class NoNetwork(Network):
 
     def __init__(self, name: str, reason: RankscopeError) -> None:
         nn.Module.__init__(self)
-        self.name, self._reason, self._seed = name, str(reason), None
+        # What still works on the model is at work already.
+        self._reason = str(reason).partition("; rankscope.trace")[0].rstrip(".")
+        self.name, self._seed = name, None
 
     @property
     def spec(self) -> Spec:  # type: ignore[override]
@@ -42,7 +44,7 @@ class NoNetwork(Network):
         self._refuse()
 
     def _refuse(self) -> NoReturn:
-        raise UnsupportedModelError(self._reason)
+        raise UnsupportedModelError(f"{self._reason}.")
 
 
 @dataclass(frozen=True, eq=False)
@@ -183,6 +185,12 @@ class Traced:
                 kept = mask[batch.start]
             x[rows, kept] = state[:, :tokens]
         return traced, x, mask
+
+    @property
+    def parts(self) -> tuple[str, ...]:
+        """What its blocks are made of; ``block`` where no sublayers are confirmed."""
+        seen = {sublayer.part for steps in self.sublayers.values() for sublayer in steps}
+        return (*(part for part in ("attention", "mixer", "MLP", "norm") if part in seen), "block")
 
     def of_samples(self, some: Tensor) -> "Traced":
         """Some of the samples."""

@@ -52,12 +52,20 @@ _SOFTMAX: Final = (functional.softmax, torch.softmax, Tensor.softmax)
 class Sublayer(NamedTuple):
     """A module inside a block whose output is added to the state, or replaces it (a norm).
 
-    ``call`` counts the calls of the module within one run of the block.
+    ``call`` counts the calls of the module within one run of the block; ``members`` are the paths
+    of all modules that ran for it.
     """
 
     part: Part
     path: str
     call: int = 0
+    members: tuple[str, ...] = ()
+
+    def has(self, path: str) -> int:
+        """How closely a module belongs to it: the length of the path they share, 0 if it does not.
+        """
+        around = [m for m in self.members if path == m or path.startswith(f"{m}.")]
+        return max((len(member) for member in around), default=0)
 
 
 Sublayers = Mapping[tuple[Any, ...], tuple[Sublayer, ...]]
@@ -156,7 +164,7 @@ class Recording:
             return None
         by_name = {(call.path, call.call): call for call in record.calls}
         steps = []
-        for part, path, number in known:
+        for part, path, number, _ in known:
             call = by_name.get((path, number))
             if call is None or call.output is None or self.states[layer].shape != state.shape:
                 return None
@@ -582,20 +590,23 @@ class _Search:
         start = 0
         for at, norm in steps:
             path = self._calls[at].path
-            earlier = {call.path.partition(".")[0] for call in self._calls[:start]}
-            # Its own name, or those of what ran in it; a module around an earlier one ends late.
-            inside = [
+            earlier = [call.path for call in self._calls[:start]]
+            # A module around an earlier sublayer ends late.
+            members = tuple(
                 call.path
                 for call in self._calls[start : at + 1]
-                if call.path.partition(".")[0] not in earlier and not _NORM.search(call.path)
-            ]
-            part: Part = "norm" if norm else _part_of([path]) or _part_of(inside) or "MLP"
-            yield Sublayer(part, path, self._calls[at].call)
+                if not any(one.startswith(f"{call.path}.") for one in earlier)
+            )
+            firsts = {one.partition(".")[0] for one in earlier}
+            inside = [one for one in members if one.partition(".")[0] not in firsts]
+            inside = [one for one in inside if not _NORM.search(one)]
+            part: Part = "norm" if norm else part_of(path) or part_of(*inside) or "MLP"
+            yield Sublayer(part, path, self._calls[at].call, members)
             start = at + 1
 
 
-def _part_of(paths: Sequence[str]) -> Part | None:
-    """What a branch is, by the names of the modules that ran in it."""
+def part_of(*paths: str) -> Part | None:
+    """What a branch is, by the names of the modules that ran in it; None if they do not say."""
     for part, names in _PARTS.items():
         if any(names.search(path) for path in paths):
             return part

@@ -12,7 +12,7 @@ import torch
 from rankscope import tables
 from rankscope.core.network import Visibility
 from rankscope.core.tracing import refuse_broken
-from rankscope.errors import RankscopeError
+from rankscope.errors import RankscopeError, UnsupportedModelError
 from rankscope.experiments import kit, variants
 from rankscope.experiments.diagnosis import _chapters as chapters
 from rankscope.experiments.diagnosis import _references as references
@@ -56,7 +56,10 @@ def diagnose_subject(
         on_step, 4, 3, 3, 3, 3, 2, 4, 6, 2, 4
     )
     on_paths, on_core, on_bounds, on_advice, on_remedies, on_mend = on_others
-    refuse_broken(subject.network, list(subject.network.blocks))
+    if subject.traced is None:
+        refuse_broken(subject.network, list(subject.network.blocks))
+    else:
+        refuse_broken(subject.traced.model, list(subject.traced.stack))
     subject, warnings = references.usable(subject)
     measured = measure(subject, on_pass)
     read = chapters.reading_part(subject.check, *subject.x.shape[:2])
@@ -77,8 +80,12 @@ def diagnose_subject(
     findings, loss = judge(few, measured, on_context, fresh)
     mended = _mend(subject, measured.of_samples(torch.arange(len(few.x))), fresh, on_mend)
     findings = tuple(explain(finding, mended) for finding in findings)
-    reference, missing = references.random_networks(few, seed, on_reference)
-    ablations = chapters.trace_ablations(few, lacking, on_ablation)
+    reference, missing = references.random_networks(few, twin, seed, on_reference)
+    ablations: pl.DataFrame | str
+    try:
+        ablations = chapters.trace_ablations(few, lacking, on_ablation)
+    except UnsupportedModelError as error:  # of a model that is not converted
+        ablations = str(error)
     asked = [
         _ask(
             paths, lambda some: paths.Config(some, by_head=True), subject, on_paths, "Path lengths"
@@ -89,14 +96,17 @@ def diagnose_subject(
     ]
     if findings[0].fate != "absent":
         part, advised = asked[-1]
-        tried = references.remedies(references.first_samples(subject, _SAMPLES), on_remedies)
-        asked[-1] = replace(part, listings=(tried, *part.listings)), advised
+        try:
+            tried = references.remedies(references.first_samples(subject, _SAMPLES), on_remedies)
+            asked[-1] = replace(part, listings=(tried, *part.listings)), advised
+        except UnsupportedModelError:  # no network can be drawn; the chapter says so
+            pass
     table = tables.stack(
         [
             rows(measured),
             *text_rows(measured, fresh),
             _named_for(reference.with_columns(pl.lit(STATES).alias("part")), few, subject),
-            _named_for(ablations, few, subject),
+            *([] if isinstance(ablations, str) else [_named_for(ablations, few, subject)]),
             chapters.similarity_rows(subject, loss.layer),
             *(rows_of_part for _, rows_of_part in asked if rows_of_part is not None),
         ]
@@ -186,11 +196,14 @@ def _evidence(
     why_not: str,
     twin: ModelFigures | None,
 ) -> RuleEvidence:
+    epsilon = torch.finfo(subject.x.dtype).eps
+    if subject.traced is not None:
+        causal = bool(measured.causal)
+        return RuleEvidence(measured, exponents, why_not, epsilon, twin, causal)
     tokens, device = subject.x.shape[1], subject.x.device
     masks = set(subject.network.spec.masks)
     seen = [Visibility.of(mask, tokens, None, device) for mask in masks]
     causal = all(bool((sight.uniform(torch.float64)[..., 0, 0] == 1).all()) for sight in seen)
-    epsilon = torch.finfo(subject.x.dtype).eps
     return RuleEvidence(measured, exponents, why_not, epsilon, twin, causal)
 
 

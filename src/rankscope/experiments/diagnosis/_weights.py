@@ -1,6 +1,7 @@
 """What a model's weights look like: every matrix, bias, gain and table, by a few figures."""
 
 import math
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Literal, NamedTuple, cast
@@ -8,7 +9,9 @@ from typing import Any, Final, Literal, NamedTuple, cast
 import torch
 from torch import Tensor, nn
 
+from rankscope.ask import Traced
 from rankscope.core.network import Block, Network, View
+from rankscope.core.tracing import Sublayer, kind_of, part_of
 from rankscope.experiments import kit
 from rankscope.streams import stream
 
@@ -18,6 +21,12 @@ that are zero; of a bias its size beside what the matrix gives for inputs of siz
 median gain and how many features it lets through; of an embedding table also how far its rows lie
 apart."""
 EMBEDDINGS: Final = "embeddings"
+BLOCK: Final = "block"
+"""The part of a layer whose sublayers are not known: all of the block."""
+_NOT_PASSED: Final = re.compile(
+    r"(^|[._])(q|k|qk|query|key|q_proj|k_proj|q_a|q_b|router|gate|rel|pos|bias)([._]|$)|norm|conv"
+)
+"""Weights that choose among tokens or experts, or scale features: outputs do not pass them."""
 FINAL_NORM: Final = "final norm"
 OUTPUT_ROLES: Final = ("value", "output", "up", "gate", "down")
 """Matrices that the output of attention or of an MLP passes through."""
@@ -41,6 +50,8 @@ class Weight:
     name: str
     pick: Callable[[Tensor], Tensor]
     matrix: "Weight | None" = None
+    passes: bool = False
+    """Whether the output of its part passes through it."""
 
     @property
     def stored(self) -> nn.Parameter:
@@ -98,7 +109,8 @@ def _weights_of_block(layer: int, block: Block, norm_place: str) -> Iterator[Wei
         module = projection.source if view else projection
         name = projection.name if view else "weight"
         pick = projection.pick if view else _Whole()
-        matrix = Weight(layer, part, role, module, name, pick.weight)
+        passes = role in OUTPUT_ROLES
+        matrix = Weight(layer, part, role, module, name, pick.weight, passes=passes)
         yield matrix
         if projection.bias is not None:
             yield Weight(layer, part, f"{role} bias", module, "bias", pick.bias, matrix)
@@ -122,6 +134,43 @@ def _weights_of_block(layer: int, block: Block, norm_place: str) -> Iterator[Wei
                 yield Weight(layer, "attention", role, module, name, _same)
 
 
+def recorded_weights(traced: Traced) -> list[Weight]:
+    """Every parameter of the blocks of a model that is not converted, by its path in a block.
+
+    A block that several layers share is listed in its first.
+    """
+    weights: list[Weight] = []
+    seen: set[int] = set()
+    for layer, block in enumerate(traced.stack, start=1):
+        for path, module in block.named_modules():
+            mine: dict[str, Weight] = {}
+            for name, parameter in module.named_parameters(recurse=False):
+                if id(parameter) in seen:
+                    continue
+                seen.add(id(parameter))
+                role = f"{path}.{name}" if path else name
+                matrix = mine.get("weight") if name == "bias" else None
+                pick = _same if parameter.ndim in (1, 2) else _by_rows
+                passes = parameter.ndim >= 2 and not _NOT_PASSED.search(role)
+                part = _part_named(path, traced.sublayers.get(kind_of(block), ()))
+                mine[name] = Weight(layer, part, role, module, name, pick, matrix, passes)
+                weights.append(mine[name])
+    return weights
+
+
+def _part_named(path: str, sublayers: Sequence[Sublayer]) -> str:
+    """The part of a block that a module belongs to: the sublayer for which it ran, else by name."""
+    nearest = max(sublayers, key=lambda sublayer: sublayer.has(path), default=None)
+    if nearest is not None and nearest.has(path):
+        return nearest.part
+    return part_of(path) or BLOCK
+
+
+def _by_rows(stored: Tensor) -> Tensor:
+    """A single number as a vector; what has more than two axes, such as experts, as a matrix."""
+    return stored.reshape(1) if stored.ndim == 0 else stored.flatten(0, -2)
+
+
 class _Whole:
     """A ``Pick`` of all that is stored."""
 
@@ -138,14 +187,17 @@ def _same(stored: Tensor) -> Tensor:
 
 def _as_matrix(stored: Tensor) -> Tensor:
     """A convolution's kernels as rows; a table with an axis for the batch without it."""
+    if stored.ndim == 0:
+        return stored.reshape(1)
     return stored.flatten(1) if len(stored) > 1 else stored.flatten(0, -2)
 
 
-def outer_weights(model: nn.Module, network: Network) -> list[Weight]:
+def outer_weights(model: nn.Module, network: Network | Traced) -> list[Weight]:
     """What a model has around its blocks: tables, projections and norms of the embeddings, and
     the norm after the last block."""
     weights: list[Weight] = []
-    seen = {id(parameter) for parameter in network.parameters()}
+    blocks = list(network.stack) if isinstance(network, Traced) else list(network.blocks)
+    seen = {id(parameter) for block in blocks for parameter in block.parameters()}
     body = getattr(model, "base_model", model)
     for path, module in body.named_modules():
         embeds = isinstance(module, nn.Embedding) or "embed" in path
@@ -156,19 +208,21 @@ def outer_weights(model: nn.Module, network: Network) -> list[Weight]:
                 continue
             seen.add(id(parameter))
             part = EMBEDDINGS if embeds else FINAL_NORM
-            layer = 0 if embeds else network.spec.layers
+            layer = 0 if embeds else len(blocks)
             gain = weights[-1] if weights and weights[-1].module is module else None
             matrix = gain if name == "bias" else None
-            pick = _same if parameter.ndim <= 2 else _as_matrix
+            pick = _same if parameter.ndim in (1, 2) else _as_matrix
             weights.append(Weight(layer, part, f"{path}.{name}", module, name, pick, matrix))
     return weights
 
 
 def read_weights(subject: kit.Subject, known: Sequence[Reading] = ()) -> tuple[Reading, ...]:
     """The figures of every weight; one that is stored as when it was ``known`` is not read anew."""
-    weights, names = weights_of(subject.network), {}
+    traced, names = subject.traced, {}
+    weights = weights_of(subject.network) if traced is None else recorded_weights(traced)
     if subject.origin is not None:
-        weights += outer_weights(subject.origin.model, subject.network)
+        body = subject.origin.model if traced is None else traced.model
+        weights += outer_weights(body, subject.network if traced is None else traced)
         names = {id(parameter): path for path, parameter in subject.origin.model.named_parameters()}
     names = {id(parameter): path for path, parameter in subject.network.named_parameters()} | names
     before = {(reading.weight.layer, reading.weight.role): reading for reading in known}
@@ -187,7 +241,7 @@ def read_weights(subject: kit.Subject, known: Sequence[Reading] = ()) -> tuple[R
 
 def is_passed_through(weight: Weight) -> bool:
     """Whether the output of a part, or the input of the first block, passes through a matrix."""
-    return weight.role in OUTPUT_ROLES or (weight.layer == 0 and weight.value.ndim == 2)
+    return weight.passes or (weight.layer == 0 and weight.value.ndim == 2)
 
 
 def figures_of(weight: Weight, sizes: Mapping[str, float] | None = None) -> dict[Figure, float]:
