@@ -246,8 +246,8 @@ def drawn_anew(model: nn.Module, seed: int) -> nn.Module:
             continue
         for name, _ in module.named_parameters(recurse=False):
             raise UnsupportedModelError(
-                f"there is no untrained twin: {type(module).__name__} has no reset_parameters() "
-                f"that would draw {f'{path}.{name}' if path else name} again"
+                f"{type(module).__name__} has no reset_parameters() that would draw "
+                f"{f'{path}.{name}' if path else name} again."
             )
     with global_stream(seed, "original"), torch.no_grad():
         for reset in reversed(resets):

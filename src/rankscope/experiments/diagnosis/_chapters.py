@@ -16,7 +16,6 @@ from rankscope.experiments.diagnosis._measure import ModelFigures
 from rankscope.experiments.diagnosis._rules import runs_of
 from rankscope.experiments.diagnosis._texts import TEXT_SPECTRUM, TEXTS, between_texts
 from rankscope.experiments.diagnosis._tokens import cosines
-from rankscope.models.text import InputCheck
 from rankscope.numerals import plural, short
 from rankscope.results import Drawing, Listing, Part, literal
 
@@ -64,7 +63,7 @@ def layer_part(
         ),
     ]
     if isinstance(ablations, str):
-        sentences.append(f"Ablations are left out: {ablations.rstrip('.')}.")
+        sentences.append(f"Predictions and ablations are left out: {ablations.rstrip('.')}.")
     elif ablations["variant"].n_unique() > 1:
         listings.append(_ablations(ablations))
         drawings.append(
@@ -425,12 +424,14 @@ def spectrum_part(measured: ModelFigures) -> Part:
     )
 
 
-def reading_part(check: InputCheck | None, samples: int, tokens: int) -> Part:
+def reading_part(subject: kit.Subject) -> Part:
     """The tokens as the model read them, and how many were unknown or cut off."""
-    title = "What the model read"
+    title, check = "What the model read", subject.check
     if check is None:
+        samples, tokens = subject.x.shape[:2]
         size = f"{plural(samples, 'sample')} of up to {plural(tokens, 'token')}"
-        return Part(title, (f"{size}, given as hidden states.",))
+        given = "hidden states" if subject.traced is None else "tensors"
+        return Part(title, (f"{size}, given as {given}.",))
     rows = []
     for sample, words in enumerate(check.tokens[:_MOST_SAMPLES]):
         begin = literal(" ".join(words[:_FIRST_TOKENS])) + " …" * (len(words) > _FIRST_TOKENS)

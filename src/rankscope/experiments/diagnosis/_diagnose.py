@@ -62,7 +62,7 @@ def diagnose_subject(
         refuse_broken(subject.traced.model, list(subject.traced.stack))
     subject, warnings = references.usable(subject)
     measured = measure(subject, on_pass)
-    read = chapters.reading_part(subject.check, *subject.x.shape[:2])
+    read = chapters.reading_part(subject)
     if subject.check is not None and not subject.check.fits:
         why = (
             "Most tokens are unknown to the tokeniser, so the measurements say nothing about text."
@@ -75,12 +75,13 @@ def diagnose_subject(
             "warnings": warnings,
         }
     few = references.first_samples(subject, _FEW)
-    twin = references.untrained(subject, seed)
+    twin, no_twin = references.untrained(subject, seed)
     fresh = None if twin is None else measured_of(twin)
     findings, loss = judge(few, measured, on_context, fresh)
     mended = _mend(subject, measured.of_samples(torch.arange(len(few.x))), fresh, on_mend)
     findings = tuple(explain(finding, mended) for finding in findings)
     reference, missing = references.random_networks(few, twin, seed, on_reference)
+    missing += [f"There is no untrained twin: {no_twin}."] if no_twin else []
     ablations: pl.DataFrame | str
     try:
         ablations = chapters.trace_ablations(few, lacking, on_ablation)
@@ -158,7 +159,7 @@ def examine(subject: kit.Subject, seed: int = 0) -> Mended:
 
     Width collapse, which needs the network to read less, is not asked about.
     """
-    twin, measured = references.untrained(subject, seed), measured_of(subject)
+    (twin, _), measured = references.untrained(subject, seed), measured_of(subject)
     fresh = None if twin is None else measured_of(twin)
     return _mend(subject, measured, fresh, kit.silent)
 

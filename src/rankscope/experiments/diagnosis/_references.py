@@ -152,7 +152,8 @@ def random_networks(
     """
     columns: dict[str, list[float]] = {"layer": [], "sample": [], "metric": [], "value": []}
     frames, missing = [tables.frame({"variant": [], **columns})], []
-    measures = {_INITIAL: _initial, _PREDICTED: _predicted}
+    # Of a model that is not converted, the chapter says once why there is none.
+    measures = {} if subject.traced else {_INITIAL: _initial, _PREDICTED: _predicted}
     for (name, measure), _ in kit.tracked(measures.items(), on_step):
         try:
             frames.append(measure(subject, seed).with_columns(pl.lit(name).alias("variant")))
@@ -164,16 +165,18 @@ def random_networks(
     return tables.stack(frames), missing
 
 
-def untrained(subject: kit.Subject, seed: int) -> kit.Subject | None:
-    """The untrained twin, embeddings and all where there are some, on the same input."""
+def untrained(subject: kit.Subject, seed: int) -> tuple[kit.Subject | None, str]:
+    """The untrained twin, embeddings and all where there are some, on the same input; or why there
+    is none."""
     try:
         if subject.origin is not None:
             twin = subject.origin.fresh(seed + 1)
-            return replace(twin, measured=subject.measured, batch_size=subject.batch_size)
+            twin = replace(twin, measured=subject.measured, batch_size=subject.batch_size)
+            return twin, ""
         network = Network.random(drawable(subject.network), seed=seed + 1)
-        return subject.with_network(network.to(subject.x.device, subject.x.dtype))
-    except RankscopeError:
-        return None
+        return subject.with_network(network.to(subject.x.device, subject.x.dtype)), ""
+    except RankscopeError as error:
+        return None, str(error).rstrip(".")
 
 
 def _initial(subject: kit.Subject, seed: int) -> pl.DataFrame:
