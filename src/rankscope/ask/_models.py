@@ -3,7 +3,7 @@
 Transformers is imported here, which takes seconds, so that nothing else in this package does.
 """
 
-from collections.abc import Callable, Container, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import partial
 from pathlib import Path
@@ -56,6 +56,7 @@ def model_subject(
     read_from: str = "",
     pretrained: bool = False,
     any_model: bool = False,
+    tracing: Mapping[str, Any] | None = None,
     **loading: Any,
 ) -> Subject:
     """A verified model and its input, checked token by token (``Subject.check``).
@@ -69,7 +70,7 @@ def model_subject(
     model of images or sounds is given ``images``, or as many of noise. Texts and ids are cut to
     ``length`` tokens: 128, or as many as the model has positions, unless given. With
     ``any_model``, a model that cannot be converted becomes a subject that is traced
-    (``Subject.traced``); otherwise it is refused.
+    (``Subject.traced``) with the options ``tracing`` of ``trace``; otherwise it is refused.
     ``special_tokens=False`` leaves CLS and the like out of the figures; the model still sees them.
     A text that does not fit the model is read all the same: ``check.fits`` says so. ``read_from``
     names the source of the texts or ids in the provenance; ``pretrained`` says of a loaded model
@@ -99,7 +100,7 @@ def model_subject(
         drawn = loaded.network.seed is not None
     origin = "random" if drawn else "pretrained" if named or pretrained else ""
     if isinstance(loaded, Unconverted):
-        subject = _traced_subject(loaded, reading, special_tokens=special_tokens)
+        subject = _traced_subject(loaded, reading, tracing, special_tokens=special_tokens)
         shape = f"{loaded.family.name}, {len(subject.traced.stack)} layers, not converted"
     else:
         read, check = _read(loaded, reading)
@@ -132,6 +133,7 @@ def model_subject(
 def _traced_subject(
     loaded: Unconverted,
     reading: "Reading",
+    tracing: Mapping[str, Any] | None,
     *,
     special_tokens: bool = True,
     sublayers: Sublayers | None = None,
@@ -142,14 +144,14 @@ def _traced_subject(
     name = "attention_mask" if "attention_mask" in read.arguments else ""
     samples = len(next(iter(read.arguments.values())))
     inputs = SampledInputs(read.arguments, samples, read.token_mask, name)
-    traced, x, mask = Traced.prepared(loaded.body, inputs, sublayers=sublayers)
+    traced, x, mask = Traced.prepared(loaded.body, inputs, options=tracing, sublayers=sublayers)
     real = torch.ones(x.shape[:2], dtype=torch.bool) if mask is None else mask
     special, check = loaded.describe(read, real.to(x.device))
     counted = None if special_tokens else real & ~special
 
     def fresh(seed: int) -> Subject:
         drawn = loaded.reinitialised(seed=seed)
-        return _traced_subject(drawn, reading, sublayers=traced.sublayers)
+        return _traced_subject(drawn, reading, tracing, sublayers=traced.sublayers)
 
     folder = Path(loaded.name).expanduser()
     return Subject(
@@ -176,7 +178,7 @@ def module_subject(
     *,
     token_mask: Tensor | None = None,
     measured: Tensor | None = None,
-    blocks: Any = None,
+    tracing: Mapping[str, Any] | None = None,
     batch_size: int = 8,
     reason: RankscopeError | None = None,
 ) -> Subject:
@@ -191,24 +193,25 @@ def module_subject(
         f"{type(model).__name__} is not a model of transformers; `rankscope.load(model, probe=...)` "
         "tries to convert it."
     )
-    return _module_subject(model, GivenInputs(inputs, token_mask), measured, blocks, batch_size, reason)
+    given = GivenInputs(inputs, token_mask)
+    return _module_subject(model, given, measured, tracing or {}, batch_size, reason)
 
 
 def _module_subject(
     model: nn.Module,
     inputs: GivenInputs,
     measured: Tensor | None,
-    blocks: Any,
+    tracing: Mapping[str, Any],
     batch_size: int,
     reason: RankscopeError,
     sublayers: Sublayers | None = None,
 ) -> Subject:
-    traced, x, mask = Traced.prepared(model, inputs, blocks=blocks, sublayers=sublayers)
+    traced, x, mask = Traced.prepared(model, inputs, options=tracing, sublayers=sublayers)
 
     def fresh(seed: int) -> Subject:
-        named = blocks if blocks is None or isinstance(blocks, str) else None
+        drawn = drawn_anew(model, seed)
         return _module_subject(
-            drawn_anew(model, seed), inputs, measured, named, batch_size, reason, traced.sublayers
+            drawn, inputs, measured, tracing, batch_size, reason, traced.sublayers
         )
 
     return Subject(

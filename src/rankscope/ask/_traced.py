@@ -2,7 +2,7 @@
 
 import copy
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Final, NoReturn, TypeGuard
 
 import torch
@@ -144,7 +144,8 @@ class Traced:
     sublayers: Sublayers
     stack: Sequence[nn.Module]
     heads: int = 1
-    blocks: Any = None
+    options: Mapping[str, Any] = field(default_factory=dict)
+    """Of ``trace``: ``blocks``, ``layout``, ``stream``, ``output``."""
 
     @classmethod
     def prepared(
@@ -152,25 +153,26 @@ class Traced:
         model: nn.Module,
         inputs: GivenInputs | SampledInputs,
         *,
-        blocks: Any = None,
+        options: Mapping[str, Any] | None = None,
         sublayers: Sublayers | None = None,
     ) -> tuple["Traced", Tensor, Tensor | None]:
         """A model and its inputs, the states before its first block, and which tokens are real.
 
         ``sublayers`` are looked for unless they are known from a model of the same classes.
         """
-        first = torch.arange(1)
-        given, mask = inputs.select(first, None)
-        learnt = record(model, given, token_mask=mask, blocks=blocks)
-        heads = [scores.shape[1] for at in range(len(learnt.layers)) if (scores := learnt.attention(at + 1)[0])]
+        options, as_given = options or {}, isinstance(inputs, GivenInputs)
+        given, mask = inputs.select(torch.arange(1), None)
+        learnt = record(model, given, token_mask=mask, **options)
+        attention = (learnt.attention(layer)[0] for layer in range(1, len(learnt.states)))
+        heads = [scores.shape[1] for scores in attention if scores is not None]
         traced = cls(
             model,
             inputs,
-            torch.arange(len(learnt.states[0]) if isinstance(inputs, GivenInputs) else inputs.samples),
+            torch.arange(len(learnt.states[0]) if as_given else inputs.samples),
             find_sublayers(learnt) if sublayers is None else sublayers,
             tuple(layer.block for layer in learnt.layers),
             max(heads, default=1),
-            blocks,
+            options,
         )
         if isinstance(inputs, GivenInputs):
             return traced, learnt.states[0], learnt.masks[0]
@@ -213,8 +215,10 @@ class Traced:
         given, mask = self.inputs.select(rows, shown)
         sublayers = {} if states_only else self.sublayers
         recording = record(
-            self.model, given, token_mask=mask, blocks=self.blocks, sublayers=sublayers
+            self.model, given, token_mask=mask, sublayers=sublayers, **self.options
         )
+        if mask is not None:
+            recording = recording.trimmed(mask.shape[1])
         picked = isinstance(self.inputs, GivenInputs) and len(recording.states[0]) != len(rows)
         return recording.of_samples(rows.to(recording.states[0].device)) if picked else recording
 
@@ -228,7 +232,7 @@ class Traced:
             metrics=metrics,
             token_mask=mask,
             measured=batch.measured,
-            blocks=self.blocks,
+            **self.options,
         )
 
 

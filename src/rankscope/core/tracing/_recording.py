@@ -19,7 +19,6 @@ from torch.nn import functional
 from rankscope.core.metrics import AttentionScores
 from rankscope.core.tracing._attention import SIGNATURE, AttentionWatch, projected
 from rankscope.core.tracing._attention_reading import Call
-from rankscope.core.tracing._blocks import Named
 from rankscope.core.tracing._figures import Columns, Measure
 from rankscope.core.tracing._hidden_states import OperationWatch
 from rankscope.core.tracing._temporary_changes import TemporaryChanges
@@ -37,7 +36,7 @@ _PARTS: Final[Mapping[Part, re.Pattern[str]]] = {
     "MLP": re.compile(r"mlp|ffn|feed|(^|[._])ff|(^|[._])fc|expert|moe|intermediate", re.IGNORECASE),
 }
 """What sublayers are called; a mixer moves information between tokens without a softmax."""
-_NORM: Final = re.compile(r"norm|(^|\.)ln", re.IGNORECASE)
+_NORM: Final = re.compile(r"norm|(^|[._])ln", re.IGNORECASE)
 _TOLERANCES: Final = {torch.float64: 1e-9, torch.float32: 1e-5, torch.float16: 4e-3}
 """Relative differences up to which two states are equal; bfloat16 rounds most."""
 _ROUGH: Final = 3e-2
@@ -113,10 +112,14 @@ class LayerRecord:
 
 @dataclass(frozen=True, eq=False)
 class Recording:
-    """States by layer from 0, as (batch, token, feature); their masks; records by layer from 1."""
+    """States by layer from 0, as (batch, token, feature); their masks; records by layer from 1.
+
+    ``shapes`` are those of the states of all samples, and of all tokens.
+    """
 
     states: list[Tensor]
     masks: list[Tensor | None]
+    shapes: list[torch.Size]
     layers: list[LayerRecord]
     token_first: bool
     notes: Mapping[str, str]
@@ -127,6 +130,14 @@ class Recording:
         """The recording of some of the samples."""
         masks = [mask if mask is None else mask[rows] for mask in self.masks]
         return replace(self, states=[state[rows] for state in self.states], masks=masks, rows=rows)
+
+    def trimmed(self, tokens: int) -> "Recording":
+        """Without the padding that a model adds on the right of its input by itself."""
+        longer = [mask for mask in self.masks if mask is not None and mask.shape[1] > tokens]
+        if not longer or any(bool(mask[:, tokens:].any()) for mask in longer):
+            return self
+        masks = [mask if mask is None else mask[:, :tokens] for mask in self.masks]
+        return replace(self, states=[state[:, :tokens] for state in self.states], masks=masks)
 
     def attention(self, layer: int) -> tuple[AttentionScores | None, str]:
         """The self-attention of a layer, or why it could not be read."""
@@ -144,13 +155,16 @@ class Recording:
         return replace(scores, **picked), ""
 
     def _like_state(self, tensor: Tensor, layer: int) -> Tensor | None:
-        """A tensor of a module inside a block in the layout of the states, if it has its shape."""
-        if self.token_first and tensor.ndim == 3:
-            tensor = tensor.transpose(0, 1)
-        tensor = tensor.unsqueeze(0) if tensor.ndim == 2 else tensor
-        if self.rows is not None and len(tensor) > int(self.rows.max()):
-            tensor = tensor[self.rows]
-        return tensor if tensor.shape == self.states[layer].shape else None
+        """A tensor of a module inside a block in the layout of the states, if it has its size."""
+        samples, tokens, features = self.shapes[layer]
+        if tensor.numel() != samples * tokens * features:
+            return None
+        if self.token_first:
+            tensor = tensor.reshape(tokens, samples, features).transpose(0, 1)
+        else:
+            tensor = tensor.reshape(samples, tokens, features)
+        tensor = tensor if self.rows is None else tensor[self.rows]
+        return tensor[:, : self.states[layer].shape[1]]
 
     def steps(
         self, layer: int, sublayers: Sublayers
@@ -186,7 +200,7 @@ class Recording:
 
 def kind_of(block: nn.Module) -> tuple[Any, ...]:
     """What blocks with the same sublayers have in common: their class and children."""
-    return (type(block), *(name for name, _ in block.named_children()))
+    return (type(block), *((name, type(child)) for name, child in block.named_children()))
 
 
 def record(
@@ -195,18 +209,18 @@ def record(
     *,
     token_mask: Tensor | None = None,
     measured: Tensor | None = None,
-    blocks: Named | None = None,
     sublayers: Sublayers | None = None,
+    **options: Any,
 ) -> Recording:
     """Run a model once and keep its states, attention, and the outputs of ``sublayers``.
 
-    Options are those of ``trace``, and the states are those that it measures. Without
+    ``options`` are ``blocks`` and others of ``trace``, and the states are those that it measures. Without
     ``sublayers``, a few numbers are kept of the calls of all modules inside the blocks, for
     ``find_sublayers``.
     """
     kept = _KeptStates()
     planned = Pass.planned(
-        model, inputs, lambda _: kept, token_mask=token_mask, measured=measured, blocks=blocks
+        model, inputs, lambda _: kept, token_mask=token_mask, measured=measured, **options
     )
     watch = _LayerWatch(model, planned.stack.blocks, sublayers)
     notes = {"stack": planned.stack.words}
@@ -216,6 +230,7 @@ def record(
     return Recording(
         [kept.states[layer] for layer in layers],
         [kept.masks[layer] for layer in layers],
+        [kept.states[layer].shape for layer in layers],
         watch.layers,
         planned.recorder.token_first,
         notes,

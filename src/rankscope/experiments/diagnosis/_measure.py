@@ -599,7 +599,10 @@ def rows(measured: ModelFigures) -> pl.DataFrame:
         add(values, metric, STATES, THIS, layer=0)
     add(measured.turned, "layer_turn", STATES, THIS, layer=1)
     add(measured.last_apart, "last_token_distance", STATES, THIS, layer=0)
-    for part in measured.changes:
+    parts = [part for part in measured.changes if part != BLOCK]
+    if BLOCK in measured.sizes and not bool(measured.sizes[BLOCK].isnan().all()):
+        parts.append(BLOCK)
+    for part in parts:
         add(measured.changes[part], "residual_step", STEPS, part, layer=1)
         add(measured.alone[part], "residual_step_alone", STEPS, part, layer=1)
         add(measured.sizes[part], "sublayer_size", SUBLAYERS, part, layer=1)

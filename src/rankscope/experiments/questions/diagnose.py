@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import torch
@@ -151,6 +151,10 @@ ENTRY = kit.question(
 )
 
 
+_TRACING: Final = ("blocks", "layout", "stream", "output")
+"""Options of ``trace`` for a model that is not converted."""
+
+
 @dataclass(frozen=True)
 class Config(kit.Question):
     """``parts``: what SAN and others lack; ``reference_seed`` draws networks to compare with.
@@ -200,7 +204,6 @@ def diagnose(
     batch_size: int = 8,
     seed: Seed = 0,
     fix: str | Path | None = None,
-    blocks: str | Sequence[str] | None = None,
     on_step: kit.OnStep | None = None,
     **loading: Any,
 ) -> kit.Result:
@@ -219,30 +222,28 @@ def diagnose(
     say why they are left out. ``inputs`` are texts or token ids, the bundled passages by default; a
     ``Network`` also takes hidden states, and reads texts in random embeddings; a module takes what
     ``trace`` does (a tensor, keyword arguments in a mapping, positional ones in a sequence), and
-    ``blocks`` names its blocks where they are not found. ``measured`` leaves tokens out of the
+    ``blocks``, ``layout``, ``stream`` and ``output`` are those of ``trace``. ``measured`` leaves tokens out of the
     figures that the network still sees (CLS and the like); ``parts`` says what SAN and the others
     lack (see ``four_variants``); ``seed`` draws the networks to compare with; ``on_step`` is called
     with the share of the work that is done. ``fix`` is a folder, new or empty, into which the model
     is written with the repairs that help; its own files are not touched.
     """
+    tracing = {name: loading.pop(name) for name in _TRACING if name in loading}
     if isinstance(model, nn.Module) and not isinstance(model, Network):
         subject = _module_subject(
-            model, inputs, token_mask, measured, blocks, length=length, seed=seed, **loading
+            model, inputs, token_mask, measured, tracing, length=length, seed=seed, **loading
         )
-    elif blocks is not None:
-        raise InputError("blocks names those of a module, and is not needed here; omit it.")
     else:
         reading = _reading(inputs, token_mask)
         if isinstance(model, Network):
-            subject = _network_subject(
-                model, reading, token_mask, measured, length, seed, loading
-            )
+            options = {**loading, **tracing}
+            subject = _network_subject(model, reading, token_mask, measured, length, seed, options)
         else:
             _refuse_masks(reading, token_mask, measured)
             from rankscope.ask import model_subject  # imports Transformers
 
-            options = {"ids": reading.ids, "length": length, "seed": seed, "any_model": True}
-            subject = model_subject(model, reading.texts, **options, **loading)
+            options = {"length": length, "seed": seed, "any_model": True, "tracing": tracing}
+            subject = model_subject(model, reading.texts, ids=reading.ids, **options, **loading)
     subject = replace(subject, batch_size=whole("batch_size", batch_size, least=1))
     folder = "" if fix is None else str(fix)
     return run(Config(subject, parts, seed, folder), on_step or kit.silent)
@@ -286,7 +287,7 @@ def _module_subject(
     inputs: Inputs | None,
     token_mask: Tensor | None,
     measured: Tensor | None,
-    blocks: Any,
+    tracing: Mapping[str, Any],
     *,
     length: int | None,
     seed: int,
@@ -300,8 +301,8 @@ def _module_subject(
         inputs = torch.from_numpy(inputs)
     own = isinstance(inputs, Mapping) and not inputs.keys() <= {"input_ids", "attention_mask"}
     of_numbers = isinstance(inputs, Tensor) and inputs.is_floating_point()
-    if reads and not own and blocks is None:
-        options: dict[str, Any] = {"length": length, "seed": seed, "any_model": True, **loading}
+    if reads and not own:
+        options = {"length": length, "seed": seed, "any_model": True, "tracing": tracing, **loading}
         if of_numbers and getattr(model, "main_input_name", "input_ids") != "input_ids":
             return model_subject(model, images=inputs, **options)
         reading = _reading(inputs, token_mask)
@@ -318,11 +319,11 @@ def _module_subject(
     reason = None
     if reads:
         reason = UnsupportedModelError(
-            "the model runs as it is on arguments or blocks that were named; give texts or token "
-            "ids alone to have it converted."
+            "the model runs as it is on keyword arguments; give texts or token ids alone to have "
+            "it converted."
         )
     return module_subject(
-        model, inputs, token_mask=token_mask, measured=measured, blocks=blocks, reason=reason
+        model, inputs, token_mask=token_mask, measured=measured, tracing=tracing, reason=reason
     )
 
 
