@@ -101,6 +101,7 @@ def model_subject(
     origin = "random" if drawn else "pretrained" if named or pretrained else ""
     if isinstance(loaded, Unconverted):
         subject = _traced_subject(loaded, reading, tracing, special_tokens=special_tokens)
+        assert subject.traced is not None
         shape = f"{loaded.family.name}, {len(subject.traced.stack)} layers, not converted"
     else:
         read, check = _read(loaded, reading)
@@ -190,8 +191,8 @@ def module_subject(
     ('TransformerEncoder: 2 layers, not converted', torch.Size([3, 5, 8]))
     """
     reason = reason or UnsupportedModelError(
-        f"{type(model).__name__} is not a model of transformers; `rankscope.load(model, probe=...)` "
-        "tries to convert it."
+        f"{type(model).__name__} is not a model of transformers, so it is not converted; "
+        "`rankscope.load(model, probe=...)` tries to."
     )
     given = GivenInputs(inputs, token_mask)
     return _module_subject(model, given, measured, tracing or {}, batch_size, reason)

@@ -37,7 +37,8 @@ class Origin:
     ``model`` has the names of all weights. ``fresh`` is the same architecture, embeddings and all,
     with weights drawn as its family draws them, on the same input. ``read`` is the blocks' input,
     read again with the embeddings that the model has now, and ``save`` writes a checkpoint of the
-    weights it has now into a folder, if that is known. ``folder`` is where the model came from, if from a folder.
+    weights it has now into a folder, if that is known. ``folder`` is where the model came from, if
+    from a folder.
     """
 
     model: nn.Module

@@ -10,7 +10,15 @@ from torch import Tensor, nn
 
 from rankscope.core.batches import Batch
 from rankscope.core.network import Network, Spec
-from rankscope.core.tracing import Metrics, Recording, Sublayers, Trace, find_sublayers, record, trace
+from rankscope.core.tracing import (
+    Metrics,
+    Recording,
+    Sublayers,
+    Trace,
+    find_sublayers,
+    record,
+    trace,
+)
 from rankscope.errors import InputError, RankscopeError, UnsupportedModelError
 from rankscope.streams import global_stream
 
@@ -160,7 +168,7 @@ class Traced:
 
         ``sublayers`` are looked for unless they are known from a model of the same classes.
         """
-        options, as_given = options or {}, isinstance(inputs, GivenInputs)
+        options = options or {}
         given, mask = inputs.select(torch.arange(1), None)
         learnt = record(model, given, token_mask=mask, **options)
         attention = (learnt.attention(layer)[0] for layer in range(1, len(learnt.states)))
@@ -168,7 +176,9 @@ class Traced:
         traced = cls(
             model,
             inputs,
-            torch.arange(len(learnt.states[0]) if as_given else inputs.samples),
+            torch.arange(
+                inputs.samples if isinstance(inputs, SampledInputs) else len(learnt.states[0])
+            ),
             find_sublayers(learnt) if sublayers is None else sublayers,
             tuple(layer.block for layer in learnt.layers),
             max(heads, default=1),
@@ -182,7 +192,7 @@ class Traced:
         for batch in traced.batches(Batch(0, x, mask, None), 8):
             state = traced.record(batch, states_only=True).states[0]
             rows = slice(batch.start, batch.start + len(state))
-            kept = slice(0, tokens)
+            kept: slice | Tensor = slice(0, tokens)
             if mask is not None and state.shape[1] < tokens:
                 kept = mask[batch.start]
             x[rows, kept] = state[:, :tokens]
@@ -214,9 +224,7 @@ class Traced:
         rows = self.rows[batch.start : batch.start + len(batch.x)]
         given, mask = self.inputs.select(rows, shown)
         sublayers = {} if states_only else self.sublayers
-        recording = record(
-            self.model, given, token_mask=mask, sublayers=sublayers, **self.options
-        )
+        recording = record(self.model, given, token_mask=mask, sublayers=sublayers, **self.options)
         if mask is not None:
             recording = recording.trimmed(mask.shape[1])
         picked = isinstance(self.inputs, GivenInputs) and len(recording.states[0]) != len(rows)

@@ -10,6 +10,7 @@ import re
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, Final, Literal, NamedTuple
 
 import torch
@@ -61,8 +62,7 @@ class Sublayer(NamedTuple):
     members: tuple[str, ...] = ()
 
     def has(self, path: str) -> int:
-        """How closely a module belongs to it: the length of the path they share, 0 if it does not.
-        """
+        """How closely a module belongs to it, by the length of the path they share; 0: not."""
         around = [m for m in self.members if path == m or path.startswith(f"{m}.")]
         return max((len(member) for member in around), default=0)
 
@@ -214,9 +214,9 @@ def record(
 ) -> Recording:
     """Run a model once and keep its states, attention, and the outputs of ``sublayers``.
 
-    ``options`` are ``blocks`` and others of ``trace``, and the states are those that it measures. Without
-    ``sublayers``, a few numbers are kept of the calls of all modules inside the blocks, for
-    ``find_sublayers``.
+    ``options`` are ``blocks`` and others of ``trace``, and the states are those that it measures.
+    Without ``sublayers``, a few numbers are kept of the calls of all modules inside the blocks,
+    for ``find_sublayers``.
     """
     kept = _KeptStates()
     planned = Pass.planned(
@@ -281,10 +281,8 @@ class _LayerWatch:
         for encoder in self._model.modules():
             # Nested tensors have a fast path only, in which attention cannot be observed.
             if isinstance(encoder, nn.TransformerEncoder) and encoder.use_nested_tensor:
-                changes.change(
-                    lambda one=encoder: setattr(one, "use_nested_tensor", False),
-                    lambda one=encoder: setattr(one, "use_nested_tensor", True),
-                )
+                switch = partial(setattr, encoder, "use_nested_tensor")
+                changes.change(partial(switch, False), partial(switch, True))
         for block in dict.fromkeys(self._blocks):
             changes.before(block, self._begin)
             for path, module in block.named_modules():
@@ -493,7 +491,7 @@ def _added(mask: Tensor, dtype: torch.dtype) -> Tensor:
 
 
 def _of_softmax(
-    input: Tensor,  # noqa: A002 - PyTorch's name
+    input: Tensor,
     dim: int | None = None,
     *_: Any,
     **__: Any,

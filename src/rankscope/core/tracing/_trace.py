@@ -145,7 +145,10 @@ class Pass(NamedTuple):
         ``_figures.Figures`` or an object with its methods.
         """
         stack = find_stack(model, blocks)
-        location, arguments = BlockLocation.of(model, stack.blocks[0]), read_arguments(model, inputs)
+        location, arguments = (
+            BlockLocation.of(model, stack.blocks[0]),
+            read_arguments(model, inputs),
+        )
         named = arguments.by_name
         mask = choose_mask(token_mask, named, location)
         ids = ids_among(named, decoder=location.is_decoder)

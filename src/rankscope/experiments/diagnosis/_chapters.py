@@ -312,8 +312,9 @@ def similarity_rows(subject: kit.Subject, most_lost: int) -> pl.DataFrame:
     if subject.traced is None:
         states = [batch.x[:1], *subject.network.states(batch.x[:1], real[:1])]
     else:
-        one = subject.of_samples(torch.arange(1))
-        states = one.traced.record(one.batches()[0], states_only=True).states
+        first_batch = subject.of_samples(torch.arange(1)).batches()[0]
+        one = subject.traced.of_samples(torch.arange(1))
+        states = one.record(first_batch, states_only=True).states
         fewest = min(state.shape[1] for state in states)  # layers may merge tokens
         tokens = tokens[tokens < fewest]
     first = [state[0, tokens.to(state.device)] for state in states]

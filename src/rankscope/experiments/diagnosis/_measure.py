@@ -503,9 +503,7 @@ def _measure_batch(subject: kit.Subject, batch: Batch, on_step: kit.OnStep) -> M
             causal.append(_is_first_alone(run.visibility, real))
         before = run.state
         on_step(run.layer / layers)
-    ends = [
-        nearest(x, _counted_here(counted, x))[0].mT for x in (first, before)
-    ]
+    ends = [nearest(x, _counted_here(counted, x))[0].mT for x in (first, before)]
     position = real.cumsum(-1).cpu() - 1  # of each token in its text, padding apart
     if position.shape[1] != before.shape[1]:
         position = torch.arange(before.shape[1]).expand(before.shape[:2])
@@ -514,7 +512,9 @@ def _measure_batch(subject: kit.Subject, batch: Batch, on_step: kit.OnStep) -> M
         return {name: torch.stack([layer[name] for layer in layers]) for name in layers[0]}
 
     def padded(layers: Sequence[Tensor]) -> Tensor:
-        kept = [pad(layer, (0, 0, 0, MOST_VALUES - len(layer)), value=torch.nan) for layer in layers]
+        kept = [
+            pad(layer, (0, 0, 0, MOST_VALUES - len(layer)), value=torch.nan) for layer in layers
+        ]
         return torch.stack(kept)  # NaN where there are fewer values than are kept
 
     def widened(layers: Sequence[Tensor], axis: int, value: float) -> list[Tensor]:

@@ -97,7 +97,8 @@ def width_exponents(subject: kit.Subject, on_step: kit.OnStep) -> Tensor:
 def _last_state(subject: kit.Subject, batch: Batch, token_mask: Tensor) -> Tensor:
     """The state after the last layer, of the tokens in a mask; the others may be cut off."""
     if subject.traced is None:
-        return subject.network(batch.x, token_mask)
+        last: Tensor = subject.network(batch.x, token_mask)
+        return last
     return subject.traced.record(batch, shown=token_mask, states_only=True).states[-1]
 
 

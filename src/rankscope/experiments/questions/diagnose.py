@@ -222,13 +222,15 @@ def diagnose(
     say why they are left out. ``inputs`` are texts or token ids, the bundled passages by default; a
     ``Network`` also takes hidden states, and reads texts in random embeddings; a module takes what
     ``trace`` does (a tensor, keyword arguments in a mapping, positional ones in a sequence), and
-    ``blocks``, ``layout``, ``stream`` and ``output`` are those of ``trace``. ``measured`` leaves tokens out of the
-    figures that the network still sees (CLS and the like); ``parts`` says what SAN and the others
-    lack (see ``four_variants``); ``seed`` draws the networks to compare with; ``on_step`` is called
-    with the share of the work that is done. ``fix`` is a folder, new or empty, into which the model
-    is written with the repairs that help; its own files are not touched.
+    ``blocks``, ``layout``, ``stream`` and ``output`` are those of ``trace``. ``measured`` leaves
+    tokens out of the figures that the network still sees (CLS and the like); ``parts`` says what
+    SAN and the others lack (see ``four_variants``); ``seed`` draws the networks to compare with;
+    ``on_step`` is called with the share of the work that is done. ``fix`` is a folder, new or
+    empty, into which the model is written with the repairs that help; its own files are not
+    touched.
     """
-    tracing = {name: loading.pop(name) for name in _TRACING if name in loading}
+    tracing: dict[str, Any] = {name: loading.pop(name) for name in _TRACING if name in loading}
+    options: dict[str, Any]
     if isinstance(model, nn.Module) and not isinstance(model, Network):
         subject = _module_subject(
             model, inputs, token_mask, measured, tracing, length=length, seed=seed, **loading
@@ -272,7 +274,7 @@ def _network_subject(
     loading: Mapping[str, Any],
 ) -> kit.Subject:
     if loading:
-        raise InputError(f"{next(iter(loading))} is about loading a model; this is a network.")
+        raise InputError(f"{next(iter(loading))} applies to loading a model; this is a network.")
     if reading.tensor is not None:
         network, x, mask = as_network(model, reading.tensor, reading.token_mask)
         return kit.Subject(network, x, mask, measured, title_of(model))
@@ -300,10 +302,11 @@ def _module_subject(
     if isinstance(inputs, np.ndarray) and inputs.dtype.kind not in "UO":
         inputs = torch.from_numpy(inputs)
     own = isinstance(inputs, Mapping) and not inputs.keys() <= {"input_ids", "attention_mask"}
-    of_numbers = isinstance(inputs, Tensor) and inputs.is_floating_point()
     if reads and not own:
-        options = {"length": length, "seed": seed, "any_model": True, "tracing": tracing, **loading}
-        if of_numbers and getattr(model, "main_input_name", "input_ids") != "input_ids":
+        options: dict[str, Any] = {"length": length, "seed": seed, "any_model": True}
+        options |= {"tracing": tracing, **loading}
+        takes_images = getattr(model, "main_input_name", "input_ids") != "input_ids"
+        if takes_images and isinstance(inputs, Tensor) and inputs.is_floating_point():
             return model_subject(model, images=inputs, **options)
         reading = _reading(inputs, token_mask)
         _refuse_masks(reading, token_mask, measured)

@@ -195,8 +195,7 @@ class Reader:
             )
 
     def noise_images(self, count: int, *, seed: int = 0) -> Tensor:
-        """Images (or sounds) of noise in the size the model takes, for when there are no real ones.
-        """
+        """Images (or sounds) of noise in the size the model takes, where there are no others."""
         whole("count", count, least=1, most=1_000_000)
         if not self.media:
             raise InputError(f"{self.name} reads text; give it texts or token ids.")
