@@ -1,74 +1,25 @@
 """The states of any model, the outputs of its sublayers and its attention, kept for later.
 
-``record`` runs a model once, as ``trace`` does, and keeps what ``trace`` measures. Where the
-sublayers of a block are is not known beforehand: ``find_sublayers`` looks for module outputs that,
-added to the block's input one after another (with norms after a sum), give the block's output to
-rounding. Nothing is assumed that the numbers do not confirm.
+``record`` runs a model once, as ``trace`` does, and keeps what ``trace`` measures.
 """
 
-import re
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any, Final, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional
 
 from rankscope.core.metrics import AttentionScores
-from rankscope.core.tracing._attention import SIGNATURE, AttentionWatch, projected
-from rankscope.core.tracing._attention_reading import Call
 from rankscope.core.tracing._figures import Columns, Measure
-from rankscope.core.tracing._hidden_states import OperationWatch
+from rankscope.core.tracing._observed_attention import FunctionWatch, TolerantWatch
+from rankscope.core.tracing._sublayers import Part, Sublayers, few_numbers, is_close, kind_of
 from rankscope.core.tracing._temporary_changes import TemporaryChanges
 from rankscope.core.tracing._trace import Pass
-from rankscope.errors import ModelError, RankscopeError
 
 Inputs = Tensor | Mapping[str, Any] | Sequence[Any]
-Part = Literal["attention", "mixer", "MLP", "norm"]
-_PARTS: Final[Mapping[Part, re.Pattern[str]]] = {
-    "attention": re.compile(r"attn|attention", re.IGNORECASE),
-    "mixer": re.compile(
-        r"mamba|ssm|mixer|conv|rnn|lstm|gru|rwkv|delta|recurrent|fourier|hyena|retention",
-        re.IGNORECASE,
-    ),
-    "MLP": re.compile(r"mlp|ffn|feed|(^|[._])ff|(^|[._])fc|expert|moe|intermediate", re.IGNORECASE),
-}
-"""What sublayers are called; a mixer moves information between tokens without a softmax."""
-_NORM: Final = re.compile(r"norm|(^|[._])ln", re.IGNORECASE)
-_TOLERANCES: Final = {torch.float64: 1e-9, torch.float32: 1e-5, torch.float16: 4e-3}
-"""Relative differences up to which two states are equal; bfloat16 rounds most."""
-_ROUGH: Final = 3e-2
-_NUMBERS: Final = 4096
-"""Numbers of a state by which sublayers are looked for; the whole state confirms them."""
-_MOST_STEPS: Final = 6
-_MASKED: Final = -1e3
-"""Scores below are hidden keys, or are so extreme that the two cannot be told apart."""
-_SOFTMAX: Final = (functional.softmax, torch.softmax, Tensor.softmax)
-
-
-class Sublayer(NamedTuple):
-    """A module inside a block whose output is added to the state, or replaces it (a norm).
-
-    ``call`` counts the calls of the module within one run of the block; ``members`` are the paths
-    of all modules that ran for it.
-    """
-
-    part: Part
-    path: str
-    call: int = 0
-    members: tuple[str, ...] = ()
-
-    def has(self, path: str) -> int:
-        """How closely a module belongs to it, by the length of the path they share; 0: not."""
-        around = [m for m in self.members if path == m or path.startswith(f"{m}.")]
-        return max((len(member) for member in around), default=0)
-
-
-Sublayers = Mapping[tuple[Any, ...], tuple[Sublayer, ...]]
-"""The sublayers of each kind of block (``kind_of``), in the order they act."""
 
 
 class SublayerCall(NamedTuple):
@@ -188,19 +139,14 @@ class Recording:
             after = out if part == "norm" else state + out
             if part == "norm":
                 x = None if call.x is None else self._like_state(call.x, layer)
-                if x is None or not _is_close(x, state, self.masks[layer]):
+                if x is None or not is_close(x, state, self.masks[layer]):
                     return None
             steps.append((part, state, after, out))
             state = after
-        if not _is_close(state, self.states[layer], self.masks[layer]):
+        if not is_close(state, self.states[layer], self.masks[layer]):
             return None
         *most, (part, before, _, out) = steps
         return [*most, (part, before, self.states[layer], out)]
-
-
-def kind_of(block: nn.Module) -> tuple[Any, ...]:
-    """What blocks with the same sublayers have in common: their class and children."""
-    return (type(block), *((name, type(child)) for name, child in block.named_children()))
 
 
 def record(
@@ -271,8 +217,8 @@ class _LayerWatch:
         self._running: LayerRecord | None = None
         self._counts: Counter[str] = Counter()
         self._started: dict[nn.Module, list[Tensor | None]] = defaultdict(list)
-        self._interface = _TolerantWatch(self._heard, self._unread, model)
-        self._functions = _FunctionWatch(self._fused, self._unread_function)
+        self._interface = TolerantWatch(self._heard, self._unread, model)
+        self._functions = FunctionWatch(self._fused, self._unread_function)
 
     def listen(self, changes: TemporaryChanges) -> None:
         """Register all hooks."""
@@ -318,7 +264,7 @@ class _LayerWatch:
         for value in values:
             if isinstance(value, Tensor) and value.is_floating_point() and not value.is_nested:
                 tensor = value.detach()
-                return _few_numbers(tensor) if self._sublayers is None else tensor.clone()
+                return few_numbers(tensor) if self._sublayers is None else tensor.clone()
         return None
 
     def _after(self, path: str, module: nn.Module, _args: object, output: Any) -> None:
@@ -332,7 +278,7 @@ class _LayerWatch:
     def _heard(self, _module: nn.Module, scores: AttentionScores) -> None:
         if self._running is not None:
             self._running.heard.append(scores)
-            self._interface.layer = self._running
+            self._interface.notes = self._running.unread
 
     def _fused(self, scores: AttentionScores) -> None:
         if self._running is not None:
@@ -349,278 +295,3 @@ class _LayerWatch:
 
 def _named_hook(hook: Callable[..., None], path: str) -> Callable[..., None]:
     return lambda *call: hook(path, *call)
-
-
-def _few_numbers(tensor: Tensor) -> Tensor:
-    """Numbers at fixed places of a tensor, by which two tensors of one shape are compared."""
-    return tensor.flatten()[:: max(1, tensor.numel() // _NUMBERS)].double()
-
-
-class _TolerantWatch(AttentionWatch):
-    """Hears what goes through Transformers' interface; what cannot be read is noted, not raised."""
-
-    def __init__(
-        self,
-        callback: Callable[[nn.Module, AttentionScores], None],
-        unread: Callable[[str], None],
-        model: nn.Module,
-    ) -> None:
-        super().__init__(callback, model)
-        self._note_unread = unread
-        self.layer: LayerRecord | None = None
-        self._layers: list[LayerRecord | None] = []
-
-    def before(self, call: Call) -> AttentionScores | None:
-        """As that of ``AttentionWatch``."""
-        try:
-            return super().before(call)
-        except RankscopeError as error:
-            self._note_unread(str(error).rstrip("."))
-            return None
-
-    def after(self, call: Call, scores: AttentionScores, output: Tensor) -> None:
-        """As that of ``AttentionWatch``; the layer that was heard last is the one it is about."""
-        try:
-            super().after(call, scores, output)
-        except RankscopeError as error:
-            self._note_unread(str(error).rstrip("."))
-            return
-        self._layers.append(self.layer)
-
-    def mark(self) -> None:
-        """Note every layer of which the output does not match what was read."""
-        for (error, doubt), layer in zip(self._doubts, self._layers, strict=True):
-            if layer is not None and not float(doubt) <= 1:
-                layer.unread.append(str(error).rstrip("."))
-
-
-class _FunctionWatch(OperationWatch):
-    """Hears PyTorch's attention functions, and a softmax over pairs of tokens, by themselves."""
-
-    def __init__(
-        self, heard: Callable[[AttentionScores], None], unread: Callable[[str], None]
-    ) -> None:
-        super().__init__()
-        self._heard, self._unread = heard, unread
-
-    def __torch_function__(
-        self,
-        func: Callable[..., Any],
-        types: Iterable[type],
-        args: tuple[Any, ...] = (),
-        kwargs: dict[str, Any] | None = None,
-    ) -> Any:
-        named = kwargs or {}
-        try:
-            scores = None
-            if func is functional.scaled_dot_product_attention:
-                scores = _of_fused(*args, **named)
-            elif func is functional.multi_head_attention_forward:
-                scores = _of_multi_head(*args, **named)
-            elif func in _SOFTMAX:
-                scores = _of_softmax(*args, **named)
-            if scores is not None:
-                self._heard(scores)
-        except (RankscopeError, RuntimeError, TypeError) as error:
-            self._unread(f"its attention cannot be read ({str(error).rstrip('.')})")
-        return func(*args, **named)
-
-
-def _of_fused(
-    query: Tensor,
-    key: Tensor,
-    _value: Tensor,
-    attn_mask: Tensor | None = None,
-    dropout_p: float = 0.0,
-    is_causal: bool = False,
-    scale: float | None = None,
-    **_options: Any,
-) -> AttentionScores:
-    """PyTorch's fused attention as scores."""
-    if dropout_p:
-        raise ModelError("it applies dropout")
-    if query.ndim != 4:
-        raise ModelError(f"queries have shape {tuple(query.shape)}")
-    bias, mask = None, None
-    if attn_mask is not None:
-        while attn_mask.ndim < 4:
-            attn_mask = attn_mask.unsqueeze(0)
-        bias, mask = (None, attn_mask) if attn_mask.dtype == torch.bool else (attn_mask, None)
-    return AttentionScores(
-        query=query.detach().clone(),
-        key=key.detach().clone(),
-        scale=float(query.shape[-1] ** -0.5 if scale is None else scale),
-        bias=bias,
-        mask=mask,
-        causal=is_causal,
-    )
-
-
-def _of_multi_head(*args: Any, **kwargs: Any) -> AttentionScores:
-    """PyTorch's attention with its projections, which takes tokens first."""
-    named = SIGNATURE.bind(*args, **kwargs)
-    named.apply_defaults()
-    given = named.arguments
-    if given["query"].ndim != 3 or given["bias_k"] is not None or given["add_zero_attn"]:
-        raise ModelError("it has no batch, or keys that are no tokens")
-    if given["training"] and given["dropout_p"]:
-        raise ModelError("it applies dropout")
-    query, key = (tensor.permute(1, 2, 0, 3) for tensor in projected(*args, **kwargs))
-    batch, heads, queries, keys = *query.shape[:3], key.shape[2]
-    bias = query.new_zeros(1, 1, queries, keys)
-    pairs, padding = given["attn_mask"], given["key_padding_mask"]
-    if pairs is not None:
-        shape = (1, 1, queries, keys) if pairs.ndim == 2 else (batch, heads, queries, keys)
-        bias = bias + _added(pairs, query.dtype).reshape(shape)
-    if padding is not None:
-        bias = bias + _added(padding, query.dtype)[:, None, None, :]
-    return AttentionScores(
-        query=query,
-        key=key,
-        scale=float(query.shape[-1] ** -0.5),
-        bias=bias,
-        causal=bool(given["is_causal"] and pairs is None),
-    )
-
-
-def _added(mask: Tensor, dtype: torch.dtype) -> Tensor:
-    """A mask of PyTorch's attention, True where a key is hidden, as what is added to logits."""
-    if mask.dtype != torch.bool:
-        return mask.to(dtype)
-    return torch.zeros_like(mask, dtype=dtype).masked_fill(mask, -torch.inf)
-
-
-def _of_softmax(
-    input: Tensor,
-    dim: int | None = None,
-    *_: Any,
-    **__: Any,
-) -> AttentionScores | None:
-    """A softmax over the last axis of (batch, head, token, token) as scores; None for others."""
-    if input.ndim != 4 or input.shape[2] != input.shape[3] or dim not in (-1, 3):
-        return None
-    logits = input.detach().clone()
-    lowest = torch.finfo(logits.dtype).min / 2
-    if bool(((logits > lowest) & (logits < _MASKED)).any()):
-        raise ModelError("logits below −1000 may be hidden keys, or not")
-    nothing = logits.new_zeros(*logits.shape[:3], 0)
-    key = logits.new_zeros(logits.shape[0], 1, logits.shape[3], 0)
-    return AttentionScores(query=nothing, key=key, scale=1.0, bias=logits)
-
-
-def _is_close(x: Tensor, state: Tensor, mask: Tensor | None = None) -> bool:
-    """Whether two states are equal up to rounding, on the tokens that count."""
-    tolerance = _TOLERANCES.get(state.dtype, _ROUGH)
-    apart, size = x.double() - state.double(), state.double()
-    if mask is not None and mask.shape == state.shape[:2]:
-        apart, size = (torch.where(mask.unsqueeze(-1), one, 0.0) for one in (apart, size))
-    return bool(apart.norm() <= tolerance * size.norm())
-
-
-def find_sublayers(recording: Recording) -> Sublayers:
-    """The sublayers of each kind of block: of the layers of a kind, the ones with the most.
-
-    A sublayer that adds nothing cannot be found by its numbers, but the same one in other layers
-    can; ``Recording.steps`` confirms each layer.
-    """
-    most: dict[tuple[Any, ...], tuple[Sublayer, ...]] = {}
-    for layer, one in enumerate(recording.layers, start=1):
-        steps = _Search(recording, layer).steps() or ()
-        if len(steps) > len(most.get(kind_of(one.block), ())):
-            most[kind_of(one.block)] = steps
-    return most
-
-
-class _Search:
-    """The search for the steps from a block's input to its output."""
-
-    def __init__(self, recording: Recording, layer: int) -> None:
-        before, after = recording.states[layer - 1], recording.states[layer]
-        self._calls = recording.layers[layer - 1].calls
-        self._dtype = after.dtype
-        self._fits = before.shape == after.shape
-        self._before, self._after = (
-            _few_numbers(state.transpose(0, 1) if recording.token_first else state)
-            for state in (before, after)
-        )
-
-        def like_state(numbers: Tensor | None) -> Tensor | None:
-            return None if numbers is None or len(numbers) != len(self._after) else numbers
-
-        self._inputs = [like_state(call.x) for call in self._calls]
-        self._outputs = [like_state(call.output) for call in self._calls]
-
-    def steps(self) -> tuple[Sublayer, ...] | None:
-        """The sublayers in order; None if the numbers show none."""
-        found = self._follow(self._before, 0, ()) if self._fits else None
-        return None if found is None else tuple(self._named(found))
-
-    def _same(self, x: Tensor | None, y: Tensor) -> bool:
-        tolerance = _TOLERANCES.get(self._dtype, _ROUGH)
-        return x is not None and bool((x - y).norm() <= tolerance * y.norm())
-
-    def _is_seen(self, state: Tensor, after: int) -> bool:
-        """Whether a later module takes a state, or it is the block's output."""
-        later = self._inputs[after + 1 :]
-        return self._same(self._after, state) or any(self._same(x, state) for x in later)
-
-    def _follow(
-        self, state: Tensor, start: int, steps: tuple[tuple[int, bool], ...]
-    ) -> tuple[tuple[int, bool], ...] | None:
-        """Indices of calls, and whether each is a norm, that lead from a state to the output."""
-        if steps and self._same(self._after, state):
-            return steps
-        if len(steps) == _MOST_STEPS:
-            return None
-        for at in range(start, len(self._calls)):
-            out = self._outputs[at]
-            if out is None or self._same(state + out, state):
-                continue
-            options = [(state + out, False)]
-            if _NORM.search(self._calls[at].path) and self._same(self._inputs[at], state):
-                options.append((out, True))
-            for after, norm in options:
-                if self._is_seen(after, at):
-                    found = self._follow(after, at + 1, (*steps, (at, norm)))
-                    if found is not None:
-                        return found
-        return self._side_by_side(state, start, steps)
-
-    def _side_by_side(
-        self, state: Tensor, start: int, steps: tuple[tuple[int, bool], ...]
-    ) -> tuple[tuple[int, bool], ...] | None:
-        """Two branches of one state, whose sum is the output."""
-        outputs = [
-            (at, out) for at, out in enumerate(self._outputs) if at >= start and out is not None
-        ]
-        for at, first in outputs:
-            for then, second in outputs:
-                if then > at and self._same(self._after, state + first + second):
-                    return (*steps, (at, False), (then, False))
-        return None
-
-    def _named(self, steps: Sequence[tuple[int, bool]]) -> Iterable[Sublayer]:
-        start = 0
-        for at, norm in steps:
-            path = self._calls[at].path
-            earlier = [call.path for call in self._calls[:start]]
-            # A module around an earlier sublayer ends late.
-            members = tuple(
-                call.path
-                for call in self._calls[start : at + 1]
-                if not any(one.startswith(f"{call.path}.") for one in earlier)
-            )
-            firsts = {one.partition(".")[0] for one in earlier}
-            inside = [one for one in members if one.partition(".")[0] not in firsts]
-            inside = [one for one in inside if not _NORM.search(one)]
-            part: Part = "norm" if norm else part_of(path) or part_of(*inside) or "MLP"
-            yield Sublayer(part, path, self._calls[at].call, members)
-            start = at + 1
-
-
-def part_of(*paths: str) -> Part | None:
-    """What a branch is, by the names of the modules that ran in it; None if they do not say."""
-    for part, names in _PARTS.items():
-        if any(names.search(path) for path in paths):
-            return part
-    return None

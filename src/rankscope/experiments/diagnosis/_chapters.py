@@ -14,6 +14,7 @@ from rankscope.experiments.diagnosis import _measure as measure
 from rankscope.experiments.diagnosis._evidence import Loss, signed
 from rankscope.experiments.diagnosis._measure import ModelFigures
 from rankscope.experiments.diagnosis._rules import runs_of
+from rankscope.experiments.diagnosis._stages import masks
 from rankscope.experiments.diagnosis._texts import TEXT_SPECTRUM, TEXTS, between_texts
 from rankscope.experiments.diagnosis._tokens import cosines
 from rankscope.numerals import plural, short
@@ -307,7 +308,7 @@ def similarity_rows(subject: kit.Subject, most_lost: int) -> pl.DataFrame:
     These are the first, the last, where most is lost, and some between.
     """
     batch = subject.batches()[0]
-    real, counted = measure.masks(batch)
+    real, counted = masks(batch)
     tokens = counted[0].nonzero().squeeze(-1)[:_MOST_TOKENS]
     if subject.traced is None:
         states = [batch.x[:1], *subject.network.states(batch.x[:1], real[:1])]

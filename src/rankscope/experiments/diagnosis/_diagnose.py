@@ -18,9 +18,10 @@ from rankscope.experiments.diagnosis import _chapters as chapters
 from rankscope.experiments.diagnosis import _references as references
 from rankscope.experiments.diagnosis._answers import explain, repair_part, why_part
 from rankscope.experiments.diagnosis._evidence import Loss, RuleEvidence
-from rankscope.experiments.diagnosis._measure import STATES, ModelFigures, masks, measure, rows
+from rankscope.experiments.diagnosis._measure import STATES, ModelFigures, measure, rows
 from rankscope.experiments.diagnosis._repairs import Mended, check_folder, mend, write_repaired
 from rankscope.experiments.diagnosis._rules import RULES
+from rankscope.experiments.diagnosis._stages import masks
 from rankscope.experiments.diagnosis._texts import text_rows
 from rankscope.experiments.questions import advise, bounds, deep, paths
 from rankscope.numerals import duration, plural, power_of_ten, sentence_case, short

@@ -16,7 +16,8 @@ from rankscope.core.prediction import predict
 from rankscope.core.theory import thresholds
 from rankscope.errors import InputError, RankscopeError
 from rankscope.experiments import advice, kit
-from rankscope.experiments.diagnosis._measure import ModelFigures, masks
+from rankscope.experiments.diagnosis._measure import ModelFigures
+from rankscope.experiments.diagnosis._stages import masks
 from rankscope.experiments.diagnosis._tokens import last_token
 from rankscope.numerals import plural, power_of_ten, short
 from rankscope.results import Listing
