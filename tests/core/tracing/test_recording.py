@@ -117,10 +117,11 @@ def test_what_no_sum_explains_has_no_sublayers() -> None:
 def test_a_sublayer_that_adds_nothing_is_known_from_other_layers() -> None:
     model = model_of(Pre)
     with torch.no_grad():
-        model[1].attn.out.weight.zero_()
-        model[1].attn.out.bias.zero_()
+        for block in (model[0], model[2]):
+            block.attn.out.weight.zero_()
+            block.attn.out.bias.zero_()
     known = find_sublayers(record(model, X))
-    steps = record(model, X, sublayers=known).steps(2, known)
+    steps = record(model, X, sublayers=known).steps(3, known)
     assert steps is not None
     (_, _, _, out), _ = steps
     assert steps[0][0] == "attention"
@@ -227,3 +228,17 @@ def test_layers_of_several_classes_are_a_stack() -> None:
         pass
 
     assert len(record(Model().double(), X).states) == 4
+
+
+def test_a_scaled_branch_that_rounding_hides_is_not_confirmed() -> None:
+    class Faint(Block):
+        def forward(self, x: Tensor) -> Tensor:
+            return x + 0.5 * self.attn(self.norm1(x))
+
+    model = model_of(Faint).to(torch.bfloat16)
+    with torch.no_grad():
+        for block in model:
+            block.attn.out.weight.mul_(0.1)
+            block.attn.out.bias.mul_(0.1)
+    x = (4 * X).to(torch.bfloat16)
+    assert not find_sublayers(record(model, x))

@@ -5,6 +5,7 @@ norms after a sum), give the block's output to rounding. Nothing is assumed that
 confirm.
 """
 
+import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
@@ -26,9 +27,12 @@ _PARTS: Final[Mapping[Part, re.Pattern[str]]] = {
 }
 """What sublayers are called; a mixer moves information between tokens without a softmax."""
 _NORM: Final = re.compile(r"norm|(^|[._])ln", re.IGNORECASE)
-_TOLERANCES: Final = {torch.float64: 1e-9, torch.float32: 1e-5, torch.float16: 4e-3}
+_TOLERANCES: Final = {torch.float64: 1e-9, torch.float32: 1e-5, torch.float16: 2e-3}
 """Relative differences up to which two states are equal; bfloat16 rounds most."""
-_ROUGH: Final = 3e-2
+_ROUGH: Final = 8e-3
+_TELLING: Final = 0.1
+"""Part of a sublayer's output up to which the sum may miss the state, so that it tells whether the
+output was added as it is, or scaled."""
 _NUMBERS: Final = 4096
 """Numbers of a state by which sublayers are looked for; the whole state confirms them."""
 _MOST_STEPS: Final = 6
@@ -117,6 +121,13 @@ class _Search:
         tolerance = _TOLERANCES.get(self._dtype, _ROUGH)
         return x is not None and bool((x - y).norm() <= tolerance * y.norm())
 
+    def _is_end(self, state: Tensor, steps: Sequence[tuple[int, bool]]) -> bool:
+        """Whether a state is the block's output, closely enough to confirm every step to it."""
+        missed = (self._after - state).norm()
+        outputs = (self._outputs[at] for at, norm in steps if not norm)
+        smallest = min((float(out.norm()) for out in outputs if out is not None), default=math.inf)
+        return self._same(self._after, state) and bool(missed <= _TELLING * smallest)
+
     def _is_seen(self, state: Tensor, after: int) -> bool:
         """Whether a later module takes a state, or it is the block's output."""
         later = self._inputs[after + 1 :]
@@ -126,7 +137,7 @@ class _Search:
         self, state: Tensor, start: int, steps: tuple[tuple[int, bool], ...]
     ) -> tuple[tuple[int, bool], ...] | None:
         """Indices of calls, and whether each is a norm, that lead from a state to the output."""
-        if steps and self._same(self._after, state):
+        if steps and self._is_end(state, steps):
             return steps
         if len(steps) == _MOST_STEPS:
             return None
@@ -153,8 +164,9 @@ class _Search:
         ]
         for at, first in outputs:
             for then, second in outputs:
-                if then > at and self._same(self._after, state + first + second):
-                    return (*steps, (at, False), (then, False))
+                both = (*steps, (at, False), (then, False))
+                if then > at and self._is_end(state + first + second, both):
+                    return both
         return None
 
     def _named(self, steps: Sequence[tuple[int, bool]]) -> Iterable[Sublayer]:
