@@ -170,7 +170,15 @@ class Traced:
         """
         options = options or {}
         given, mask = inputs.select(torch.arange(1), None)
-        learnt = record(model, given, token_mask=mask, **options)
+        try:
+            learnt = record(model, given, token_mask=mask, **options)
+        except RankscopeError:
+            raise
+        except Exception as error:  # whatever a foreign forward pass raises
+            raise InputError(
+                f"{type(model).__name__} does not run on this input ({type(error).__name__}: "
+                f"{error}); give the arguments that its forward pass takes."
+            ) from error
         attention = (learnt.attention(layer)[0] for layer in range(1, len(learnt.states)))
         heads = [scores.shape[1] for scores in attention if scores is not None]
         traced = cls(

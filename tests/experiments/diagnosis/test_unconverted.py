@@ -378,3 +378,18 @@ def test_models_are_compared_whether_they_are_converted_or_not() -> None:
     assert set(found.table["variant"]) >= set(models)
     entropies = found.table.filter(metric="attention_entropy")["variant"].unique()
     assert set(entropies) == {"BERT", "DeepSeek"}
+
+
+def test_samples_of_given_inputs_are_picked_after_the_model_ran() -> None:
+    model = seeded(lambda: encoder(batch_first=False))
+    x = torch.randn(20, 9, 16, generator=torch.Generator().manual_seed(3))
+    subject, some = module_subject(model, x), torch.tensor([7, 2])
+    every, picked = figures(subject), figures(subject.of_samples(some))
+    torch.testing.assert_close(picked.states, every.of_samples(some).states)
+    torch.testing.assert_close(picked.heads, every.of_samples(some).heads)
+    torch.testing.assert_close(picked.sizes, every.of_samples(some).sizes, equal_nan=True)
+
+
+def test_an_input_that_a_model_does_not_take_is_refused_in_a_sentence() -> None:
+    with pytest.raises(InputError, match=r"NanoGPT does not run on this input \(TypeError"):
+        diagnose(NanoGPT(), {"tokens": torch.ones(1, 4).long()})

@@ -14,7 +14,7 @@ from rankscope.core.network import Network
 from rankscope.core.tracing import captured_input, evaluating, refuse_broken, with_replaced_state
 from rankscope.errors import InputError, KindError, RankscopeError, ShapeError, SourceError
 from rankscope.models.families._architectures import family_of
-from rankscope.models.families._family import Family, Original
+from rankscope.models.families._family import Family, Original, config_of
 from rankscope.models.families._sources import quiet
 from rankscope.models.families._tokenization import encode, input_check, special_tokens
 from rankscope.models.families._verification import (
@@ -171,7 +171,15 @@ class Reader:
                 f"{tensor.shape[1]} tokens are more than the {most} positions {self.name} has; "
                 "cut them: loaded.inputs(texts, length=...), --length."
             )
-        table = self.body.get_input_embeddings().weight
+        vocabulary = getattr(config_of(self.body), "vocab_size", None)
+        try:
+            table = self.body.get_input_embeddings().weight
+        except (AttributeError, NotImplementedError):  # its own forward pass has to tell
+            table = None
+        if table is None and tensor.ndim == 3:
+            raise ShapeError(f"{self.name} has no table of word embeddings to replace; {got}.")
+        if table is None:
+            return
         fits = tensor.shape[-1] == table.shape[1] and tensor.dtype == table.dtype
         if tensor.ndim == 3 and not fits:
             raise ShapeError(
@@ -179,7 +187,8 @@ class Reader:
                 f"{table.dtype} of width {table.shape[1]}."
             )
         if tensor.ndim == 2:
-            low, high, size = int(tensor.min()), int(tensor.max()), self.body.config.vocab_size
+            low, high = int(tensor.min()), int(tensor.max())
+            size = len(table) if vocabulary is None else vocabulary
             if not 0 <= low <= high < size:
                 raise InputError(
                     f"token ids run from {low} to {high}, but the vocabulary of {self.name} has "

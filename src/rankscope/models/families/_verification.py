@@ -90,10 +90,10 @@ def sees_images(body: Original) -> bool:
 def media_shape(body: Original) -> tuple[int, ...]:
     """The shape of one image, spectrogram or sound as a model takes it."""
     config, kind = config_of(body), body.main_input_name
-    if kind == "pixel_values":
-        size = config.image_size
+    size = getattr(config, "image_size", None)
+    if kind == "pixel_values" and size is not None:
         height, width = (size, size) if isinstance(size, int) else size
-        return config.num_channels, height, width
+        return getattr(config, "num_channels", 3), height, width
     bins, frames = (
         getattr(config, "num_mel_bins", None),
         getattr(config, "max_source_positions", None),
