@@ -124,3 +124,23 @@ def test_random_masks_follow_the_seed(rankscope, wordy: str) -> None:
     # A seed that is named stays, and so a pretrained model has no use for another.
     assert rankscope("trace", wordy, "--mask=random:2", "--seed=3", *LITTLE).returncode == 0
     assert rankscope("trace", wordy, "--mask=random:2:7", "--seed=3", *LITTLE).returncode == 2
+
+
+def test_a_model_that_is_not_converted_is_diagnosed_traced_and_compared(rankscope, tmp_path):
+    shape = {"vocab_size": 97, "hidden_size": 16, "num_hidden_layers": 3, "intermediate_size": 24}
+    hf.FNetModel(hf.FNetConfig(**shape, max_position_embeddings=64)).save_pretrained(
+        tmp_path / "fnet"
+    )
+    row = " ".join(str(3 + at % 90) for at in range(36))
+    (tmp_path / "ids.txt").write_text(f"{row}\n{row[:60]}\n", encoding="utf-8")
+    got = rankscope("diagnose", "fnet", "--ids=ids.txt", "--json")
+    assert got.returncode == 0, got.stderr
+    answer = json.loads(got.stdout)
+    assert answer["title"].endswith("pretrained: fnet, 3 layers, not converted")
+    assert len(answer["findings"]) == 11
+    assert rankscope("trace", "fnet", "--ids=ids.txt").returncode == 0
+    got = rankscope("compare", "fnet", "fnet@init", "--ids=ids.txt")
+    assert got.returncode == 0, got.stderr
+    got = rankscope("paths", "fnet", "--ids=ids.txt")
+    assert got.returncode == 2
+    assert "FNetLayer" in got.stderr

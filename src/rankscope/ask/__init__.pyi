@@ -16,6 +16,7 @@ from ._models import built_in as built_in
 from ._models import by_name as by_name
 from ._models import free_name as free_name
 from ._models import model_subject as model_subject
+from ._models import module_subject as module_subject
 from ._models import read_model as read_model
 from ._setup import Setup as Setup
 from ._setup import options as options
@@ -29,6 +30,7 @@ from ._subject import outline as outline
 from ._subject import random_subject as random_subject
 from ._subject import refuse_unfit as refuse_unfit
 from ._subject import title_of as title_of
+from ._traced import Traced as Traced
 from ._words import COMMAND_LINE as COMMAND_LINE
 from ._words import GRID as GRID
 from ._words import LEFT_OUT as LEFT_OUT

@@ -144,7 +144,8 @@ def _ask_question(experiment: Experiment, said: Mapping[str, Any], sources: Sour
         raise InputError(refusal)
 
     def configure() -> Any:
-        subject = setup.subject(seeded=bool(asks.seeded) or Setup.is_drawn(*masks))
+        seeded = bool(asks.seeded) or Setup.is_drawn(*masks)
+        subject = setup.subject(seeded=seeded, any_model=asks.any_model)
         if not asks.unfit_text:
             refuse_unfit(subject.name, subject.check)
         return replace(config, subject=subject)

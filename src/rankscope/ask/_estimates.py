@@ -81,6 +81,8 @@ class Cost:
     @classmethod
     def of_trace(cls, subject: "Subject", metrics: Sequence[str]) -> "Cost":
         """A traced forward pass; singular values and attention matrices dominate the cost."""
+        if subject.traced is not None:
+            return cls._of_recording(subject, metrics)
         spec, (samples, tokens, width) = subject.network.spec, subject.x.shape
         kinds = Counter(measure.of for measure in choose_measures(metrics))
         matrices = float(samples * spec.layers * spec.heads)
@@ -93,6 +95,21 @@ class Cost:
         for name in CUBIC_METRICS.keys() & set(metrics):
             cost += CUBIC_METRICS[name].times(matrices * tokens**3)
         return cost
+
+    @classmethod
+    def _of_recording(cls, subject: "Subject", metrics: Sequence[str]) -> "Cost":
+        """The same of a model that is not converted, by the number of its weights."""
+        assert subject.traced is not None
+        traced, (samples, tokens, width) = subject.traced, subject.x.shape
+        weights = float(sum(weight.numel() for weight in traced.model.parameters()))
+        layers = len(traced.stack)
+        pairs = float(samples * layers * traced.heads) * tokens**2
+        cost = cls(weights * samples * tokens, 2 * pairs, 4 * weights, layers)
+        kinds = Counter(measure.of for measure in choose_measures(metrics))
+        if kinds["spectrum"]:
+            few, many = sorted((tokens, width))
+            cost += cls(products=12.0 * samples * (layers + 1) * many * few**2)
+        return cost + cls(touched=6.0 * kinds["attention"] * pairs)
 
     @classmethod
     def of_deep_trace(cls, subject: "Subject") -> "Cost":

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from rankscope.ask._subject import Subject
     from rankscope.core.masks import Mask
     from rankscope.core.network import Spec
-    from rankscope.models.families import Loaded
+    from rankscope.models.families import Loaded, Unconverted
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -228,15 +228,16 @@ class Setup:
             tokens = self._model_length or words.LENGTH
         return outline(self.spec, samples=len(rows), tokens=tokens).without(*self.parts)
 
-    def subject(self, *, seeded: bool = False) -> "Subject":
+    def subject(self, *, seeded: bool = False, any_model: bool = False) -> "Subject":
         """The network, drawn or loaded now, and its input.
 
-        ``seeded`` means that the question also uses the seed.
+        ``seeded`` means that the question also uses the seed, ``any_model`` that a model that
+        cannot be converted is traced.
         """
         from rankscope.core.checks import usable_device
 
         usable_device(self.sources.dialect.name("device"), self.device)
-        subject = self._random() if self.model is None else self._loaded(seeded)
+        subject = self._random() if self.model is None else self._loaded(seeded, any_model)
         about = {key: said for key, said in subject.about.items() if key not in self.parts}
         left_out = {"without": ", ".join(self.parts)} if self.parts else {}
         return replace(subject.without(*self.parts), about={**about, **left_out})
@@ -260,7 +261,7 @@ class Setup:
         init = str(self.network.get("init", "bert"))
         return replace(subject, about={**subject.about, "init": init})
 
-    def _loaded(self, seeded: bool) -> "Subject":
+    def _loaded(self, seeded: bool, any_model: bool) -> "Subject":
         # First, so that a missing file is reported before the model is loaded.
         samples = None if self.text is None else self.texts.samples
         ids = self.token_ids
@@ -268,9 +269,9 @@ class Setup:
         import torch
 
         from rankscope.ask._models import model_subject
-        from rankscope.models.families import load
+        from rankscope.models.families import load, load_any
 
-        loaded = load(
+        loaded = (load_any if any_model else load)(
             self.location,
             at_init=self.at_init,
             seed=self.seed,
@@ -309,19 +310,20 @@ class Setup:
         found = self.tokenizer
         return None if found is None else self.sources.locate(found, latest=False)
 
-    def _refuse_idle(self, loaded: "Loaded", seeded: bool) -> None:
+    def _refuse_idle(self, loaded: "Loaded | Unconverted", seeded: bool) -> None:
         """Raise if a given field has no effect for this model."""
         dialect = self.sources.dialect
-        drawn = self.at_init or loaded.sees_images or self.is_drawn(self.network.get("mask"))
+        drawn = self.at_init or bool(loaded.media) or self.is_drawn(self.network.get("mask"))
         if "seed" in self.given and not (drawn or seeded):
             raise InputError(
                 f"{dialect.said('seed', self.seed)} has no effect: {self.model} is pretrained "
                 f"and reads text; {dialect.name('at_init')} draws its weights anew."
             )
         for name in ("text", "length", "ids", "tokenizer"):
-            if loaded.sees_images and name in self.given:
+            if loaded.media and name in self.given:
+                what = "images" if loaded.sees_images else loaded.media
                 raise InputError(
-                    f"{self.model} reads images, so {dialect.name(name)} has no effect."
+                    f"{self.model} reads {what}, so {dialect.name(name)} has no effect."
                 )
 
     @staticmethod

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from rankscope.arguments import checked
 from rankscope.ask._estimates import refuse_impossible
+from rankscope.ask._traced import Traced
 from rankscope.ask._words import LENGTH
 from rankscope.core.batches import Batch, batches
 from rankscope.core.checks import real
@@ -37,13 +38,13 @@ class Origin:
     ``model`` has the names of all weights. ``fresh`` is the same architecture, including
     embeddings, initialised as in its library, on the same input. ``read`` recomputes the input of
     the blocks with the current embeddings, and ``save`` writes a checkpoint of the current weights
-    into a folder. ``folder`` is the folder the model was loaded from, if any.
+    into a folder, if that is known. ``folder`` is the folder the model was loaded from, if any.
     """
 
     model: nn.Module
     fresh: Callable[[int], "Subject"]
     read: Callable[[], Tensor]
-    save: Callable[[Path], None]
+    save: Callable[[Path], None] | None
     folder: Path | None = None
     pooling: Callable[[], Pooling] | None = None
     """How the model makes one vector of the states after the last block; found when asked for."""
@@ -75,6 +76,9 @@ class Subject:
     """Parts of the network that ``without`` removed."""
     origin: Origin | None = None
     """The model from which the network was converted, if any."""
+    traced: Traced | None = None
+    """A model that is not converted: it runs as it is, ``network`` raises the reason for whatever
+    needs our network, and ``x`` are the states before the first block."""
 
     def __post_init__(self) -> None:
         real(self.x, name="x", axes="(batch, token, feature)", least=2)
@@ -102,12 +106,18 @@ class Subject:
 
     def batches(self) -> list[Batch]:
         """The samples in batches that fit into memory."""
+        if self.traced is not None:
+            every = Batch(0, self.x, self.token_mask, self.measured)
+            return list(self.traced.batches(every, self.batch_size))
         pairs = self.network.spec.heads * self.x.shape[1] ** 2
         size = max(1, min(self.batch_size, _PAIRS_AT_ONCE // pairs))
         return list(batches(self.x, self.token_mask, self.measured, size=size))
 
     def trace(self, metrics: Metrics, on_step: OnStep = silent) -> Trace:
         """``rankscope.trace`` of every sample, on the measured tokens."""
+        if self.traced is not None:
+            runs = tracked(self.batches(), on_step)
+            return Trace.joined([self.traced.trace(batch, metrics) for batch, _ in runs])
         return Trace.joined(self._each_batch(partial(trace, metrics=metrics), on_step))
 
     def deep_trace(
@@ -125,6 +135,21 @@ class Subject:
             measure(self.network, batch.x, token_mask=batch.token_mask, measured=batch.measured)
             for batch, _ in tracked(self.batches(), on_step)
         ]
+
+    def of_samples(self, some: Tensor) -> "Subject":
+        """The same question about some of the samples, by their numbers."""
+        token_mask, measured = (
+            mask if mask is None or mask.ndim < 2 or len(mask) == 1 else mask[some.to(mask.device)]
+            for mask in (self.token_mask, self.measured)
+        )
+        return replace(
+            self,
+            x=self.x[some.to(self.x.device)],
+            token_mask=token_mask,
+            measured=measured,
+            check=None if self.check is None else self.check.of_samples(some.tolist()),
+            traced=None if self.traced is None else self.traced.of_samples(some),
+        )
 
     def with_network(self, network: Network) -> "Subject":
         """The same input for another network."""
@@ -207,6 +232,9 @@ class Subject:
         said = {name: digest(mask) for name, mask in masks.items() if mask is not None}
         # In batches of another size, sums are rounded in another order.
         settings = {**said, "batch size": str(self.batch_size)}
+        if self.traced is not None:
+            given = vars(self.traced.inputs)
+            return Provenance.of(self.traced.model, {"x": self.x, **given}, settings=settings)
         return Provenance.of(self.network, {"x": self.x}, settings=settings)
 
     def __repr__(self) -> str:

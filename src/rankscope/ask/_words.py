@@ -29,6 +29,8 @@ class Asks:
     """Why half precision is refused; empty if it is not."""
     unfit_text: bool = False
     """Whether it accepts a text of which the model knows hardly a word, and reports it itself."""
+    any_model: bool = False
+    """Whether it accepts a model that cannot be converted, and traces it as it is."""
     seeded: str = ""
     """One of its options whose default is the seed of the setup."""
 

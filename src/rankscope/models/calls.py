@@ -140,6 +140,12 @@ def _is_loaded(model: object) -> bool:
     return families is not None and isinstance(model, families.Loaded)
 
 
+def is_transformers_model(model: nn.Module) -> bool:
+    """Whether a module is a model of Transformers; asked without importing it."""
+    kinds = (kind for kind in type(model).__mro__ if kind.__module__.startswith("transformers."))
+    return any(kind.__name__ == "PreTrainedModel" for kind in kinds)
+
+
 def _of_any_model(
     function: Callable[Concatenate[Network, Tensor, Options], Answer],
 ) -> Callable[Concatenate[Model, Inputs, Options], Answer]:

@@ -5,7 +5,7 @@ import torch
 
 from rankscope.core.network import Network, Spec
 from rankscope.errors import InputError
-from rankscope.experiments.diagnosis._measure import walk
+from rankscope.experiments.diagnosis._stages import walk
 
 SPECS = {
     "pre": Spec(3, 2, 8, norm_place="pre", init="lecun"),

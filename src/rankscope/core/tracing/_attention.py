@@ -25,7 +25,7 @@ _FROM_ELSEWHERE = ("key_value_states", "encoder_hidden_states")
 """Arguments of attention modules that hold the tokens of another sequence."""
 _FUSED = ("scaled_dot_product_attention", "multi_head_attention_forward")
 """PyTorch's fused attention, by itself and with the projections around it."""
-_SIGNATURE = inspect.signature(multi_head_attention_forward)
+SIGNATURE = inspect.signature(multi_head_attention_forward)
 
 
 # Hooks on Transformers' attention interface.
@@ -240,7 +240,7 @@ class OverflowWatch(TorchFunctionMode):
         if func is scaled_dot_product_attention:
             self._look(*args, **(kwargs or {}))
         elif func is multi_head_attention_forward:
-            self._look(*_projected(*args, **(kwargs or {})))
+            self._look(*projected(*args, **(kwargs or {})))
         return func(*args, **(kwargs or {}))
 
     def before(self, call: Call) -> None:
@@ -281,9 +281,9 @@ def unmapped(tensor: Tensor) -> Tensor:
     return tensor
 
 
-def _projected(*args: Any, **kwargs: Any) -> list[Tensor]:
+def projected(*args: Any, **kwargs: Any) -> list[Tensor]:
     """Queries and keys by head, as PyTorch's attention computes them internally."""
-    named = _SIGNATURE.bind(*args, **kwargs).arguments
+    named = SIGNATURE.bind(*args, **kwargs).arguments
     bias = named["in_proj_bias"]
     if named.get("use_separate_proj_weight", False):  # the packed ones may be None or empty then
         weights = (named["q_proj_weight"], named["k_proj_weight"])

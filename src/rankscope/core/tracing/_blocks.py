@@ -69,6 +69,9 @@ def _largest_stack(model: nn.Module) -> str:
     """The path of the largest stack; raises if another one is of similar size."""
     stacks: dict[str, nn.Module]
     stacks = {name: module for name, module in model.named_modules() if _is_stack(module)}
+    mixed = {name: module for name, module in model.named_modules() if _is_mixed(module)}
+    if all(any(_nested(name, outer) for outer in mixed) for name in stacks):
+        stacks = mixed  # layers of several classes, as in hybrids, around nothing or experts
     if len(stacks) == 1 and any(True for stack in stacks.values() for _ in stack.parameters()):
         return next(iter(stacks))  # spares a walk through all parameters
     sizes = {name: sum(p.numel() for p in stack.parameters()) for name, stack in stacks.items()}
@@ -130,6 +133,17 @@ def _is_stack(module: nn.Module) -> bool:
         deep = all(any(list(part.children()) for part in one.children()) for one in children)
         return deep and not common <= set(nn.Module.__mro__)  # convolutions in a list are shallow
     return len(kinds) == 1 and any(True for _ in children[0].children())  # a block has parts
+
+
+def _is_mixed(module: nn.Module) -> bool:
+    """Whether this is a list of layers of several classes that are called so."""
+    if not isinstance(module, nn.ModuleList):
+        return False
+    children = [before_compilation(child) for child in _members(module)]
+    kinds = {type(child) for child in children}
+    parts = all(any(True for _ in child.children()) for child in children)
+    named = all(kind.__name__.endswith(("Layer", "Block")) for kind in kinds)
+    return len(kinds) > 1 and parts and named
 
 
 def _nested(inner: str, outer: str) -> bool:

@@ -13,7 +13,9 @@ from rankscope.errors import InputError
 
 UNNAMED = "argument"
 """The name of an argument without a known name; its position follows."""
-PADS_ON_THE_RIGHT = ("longformer", "led", "big_bird", "bigbird_pegasus", "reformer")
+PADS_ON_THE_RIGHT = (
+    *("longformer", "led", "big_bird", "bigbird_pegasus", "pegasus_x", "reformer"),
+)
 """Models that pad their input to a whole number of windows or chunks themselves."""
 
 

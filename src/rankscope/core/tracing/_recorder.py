@@ -176,6 +176,11 @@ class Recorder:
         if self._attention is not None:
             self._attention.listen(changes)
 
+    @property
+    def token_first(self) -> bool:
+        """Whether hidden states of the model are (token, batch, feature)."""
+        return bool(self._layout.token_first)
+
     def stop(self) -> None:
         """Stop following operations after the model has run."""
         self._flow.end()

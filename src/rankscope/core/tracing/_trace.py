@@ -3,7 +3,7 @@
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 from torch import Tensor, nn
 
@@ -12,10 +12,15 @@ from rankscope.core.batches import batches
 from rankscope.core.network import Network
 from rankscope.core.tabular import Tabular
 from rankscope.core.tracing import _figures
-from rankscope.core.tracing._blocks import Named, find_stack
+from rankscope.core.tracing._blocks import BlockStack, Named, find_stack
 from rankscope.core.tracing._figures import DEFAULT_METRICS, Columns, Metrics, SpectraBy
 from rankscope.core.tracing._hidden_states import Output, OutputChoice, Stream, StreamChoice
-from rankscope.core.tracing._inputs import BlockLocation, ids_among, read_arguments
+from rankscope.core.tracing._inputs import (
+    BlockLocation,
+    ModelArguments,
+    ids_among,
+    read_arguments,
+)
 from rankscope.core.tracing._layouts import Layout, LayoutChoice
 from rankscope.core.tracing._masks import TokenChoice, choose_mask
 from rankscope.core.tracing._provenance import Provenance, begin_provenance
@@ -85,42 +90,102 @@ def trace(
             "measured applies to metrics of hidden states, and none is requested: attention "
             "metrics use all tokens; omit it."
         )
-    stack = find_stack(model, blocks)
-    arguments, location = read_arguments(model, inputs), BlockLocation.of(model, stack.blocks[0])
-    named = arguments.by_name
-    mask = choose_mask(token_mask, named, location)
-    ids = ids_among(named, decoder=location.is_decoder)
-    recorder = Recorder(
+    planned = Pass.planned(
         model,
-        stack.blocks,
-        _figures.Figures(measures, len(stack.blocks) + 1, spectra_by=spectra),
-        layout=LayoutChoice(model, stack.blocks, layout, location.model_type, ids, named),
-        stream=StreamChoice(stream),
-        output=OutputChoice(output),
-        tokens=TokenChoice(mask, measured, ids, location.model_type),
+        inputs,
+        lambda layers: _figures.Figures(measures, layers + 1, spectra_by=spectra),
+        token_mask=token_mask,
+        measured=measured,
+        blocks=blocks,
+        layout=layout,
+        stream=stream,
+        output=output,
     )
-    modules, tensors = list(model.modules()), named_tensors(model)
-    settings = {"metrics": ", ".join(map(str, measures)), "stack": stack.words}
-    settings |= refuse_broken(model, stack.blocks, tensors)
-    if kinds := own_modes(modules):
+    arguments, tensors = planned.arguments, named_tensors(model)
+    settings = {"metrics": ", ".join(map(str, measures)), "stack": planned.stack.words}
+    settings |= refuse_broken(model, planned.stack.blocks, tensors)
+    if kinds := own_modes(list(model.modules())):
         settings["mode"] = f"evaluation, set without calling the train() of {', '.join(kinds)}"
-    masks = {"token_mask": mask.mask, "measured": measured}
+    masks = {"token_mask": planned.token_mask, "measured": measured}
     passed = [*enumerate(arguments.args), *arguments.kwargs.items()]
     mappings = [entry for entry in passed if isinstance(entry[1], Mapping)]
+    named = arguments.by_name
     described = [named, mappings] if mappings else named  # ``named`` flattens mappings
     finish = begin_provenance(model, described, masks, settings, tensors)
-    seen = {"token_mask": mask.mask} if isinstance(model, Network) else {}
-    with TemporaryChanges() as changes, changes, changes, changes:
-        changes.without_gradients()
-        changes.evaluate(modules)
-        recorder.listen(changes)
-        model(*arguments.args, **{**arguments.kwargs, **seen})
-        recorder.stop()
-        settings |= recorder.finish(elsewhere=changes.elsewhere)
-        columns = recorder.columns()
-    if changes.drawn:
-        settings["random numbers"] = changes.drawn
+    columns = planned.run(settings)
     return Trace._of(columns, finish)
+
+
+class Pass(NamedTuple):
+    """One forward pass of a model that a recorder observes."""
+
+    model: nn.Module
+    stack: BlockStack
+    arguments: ModelArguments
+    recorder: Recorder
+    token_mask: Tensor | None
+
+    @classmethod
+    def planned(
+        cls,
+        model: nn.Module,
+        inputs: Tensor | Mapping[str, Any] | Sequence[Any],
+        figures: Callable[[int], Any],
+        *,
+        token_mask: Tensor | None = None,
+        measured: Tensor | None = None,
+        blocks: Named | None = None,
+        layout: Layout | None = None,
+        stream: Stream | None = None,
+        output: Output | None = None,
+    ) -> Self:
+        """Find the blocks and read the arguments, as ``trace`` documents them.
+
+        ``figures`` makes, for a number of layers, what is given the states: a
+        ``_figures.Figures`` or an object with its methods.
+        """
+        stack = find_stack(model, blocks)
+        location, arguments = (
+            BlockLocation.of(model, stack.blocks[0]),
+            read_arguments(model, inputs),
+        )
+        named = arguments.by_name
+        mask = choose_mask(token_mask, named, location)
+        ids = ids_among(named, decoder=location.is_decoder)
+        recorder = Recorder(
+            model,
+            stack.blocks,
+            figures(len(stack.blocks)),
+            layout=LayoutChoice(model, stack.blocks, layout, location.model_type, ids, named),
+            stream=StreamChoice(stream),
+            output=OutputChoice(output),
+            tokens=TokenChoice(mask, measured, ids, location.model_type),
+        )
+        return cls(model, stack, arguments, recorder, mask.mask)
+
+    def run(
+        self,
+        settings: dict[str, str],
+        observe: Callable[[TemporaryChanges], None] | None = None,
+    ) -> Columns:
+        """Run the model; ``settings`` is extended by what was inferred.
+
+        ``observe`` may register further hooks.
+        """
+        seen = {"token_mask": self.token_mask} if isinstance(self.model, Network) else {}
+        with TemporaryChanges() as changes, changes, changes, changes:
+            changes.without_gradients()
+            changes.evaluate(list(self.model.modules()))
+            self.recorder.listen(changes)
+            if observe is not None:
+                observe(changes)
+            self.model(*self.arguments.args, **{**self.arguments.kwargs, **seen})
+            self.recorder.stop()
+            settings |= self.recorder.finish(elsewhere=changes.elsewhere)
+            columns = self.recorder.columns()
+        if changes.drawn:
+            settings["random numbers"] = changes.drawn
+        return columns
 
 
 @checked

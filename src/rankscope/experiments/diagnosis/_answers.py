@@ -130,7 +130,8 @@ def why_part(mended: Mended) -> Part | None:
         rows,
         "A weight is a cause if its repair restores the figure of a finding; see What now.",
     )
-    return Part("Why", tuple(sentences), (listing, _attention(mended)))
+    listings = (listing, _attention(mended)) if mended.products else (listing,)
+    return Part("Why", tuple(sentences), listings)
 
 
 def _attention(mended: Mended) -> Listing:

@@ -13,6 +13,8 @@ from rankscope.experiments import kit, variants
 from rankscope.experiments.diagnosis import _measure as measure
 from rankscope.experiments.diagnosis._evidence import Loss, signed
 from rankscope.experiments.diagnosis._measure import ModelFigures
+from rankscope.experiments.diagnosis._rules import runs_of
+from rankscope.experiments.diagnosis._stages import masks
 from rankscope.experiments.diagnosis._texts import (
     TEXT_SPECTRUM,
     TEXTS,
@@ -20,7 +22,6 @@ from rankscope.experiments.diagnosis._texts import (
     between_texts,
 )
 from rankscope.experiments.diagnosis._tokens import cosines
-from rankscope.models.text import InputCheck
 from rankscope.numerals import plural, short
 from rankscope.results import Drawing, Listing, Part, literal
 
@@ -34,9 +35,12 @@ _FIRST_TOKENS = 24
 
 
 def layer_part(
-    measured: ModelFigures, loss: Loss, missing: Sequence[str], ablations: pl.DataFrame
+    measured: ModelFigures, loss: Loss, missing: Sequence[str], ablations: pl.DataFrame | str
 ) -> Part:
-    """Curves with the references, the steps of every part, and the four ablations."""
+    """Curves with the references, the steps of every part, and the four ablations.
+
+    ``ablations`` is the reason if there are none.
+    """
     sentences = [
         "The relative residual after every layer, compared with the same architecture with random "
         "weights, and the step of every part of a block: the change of log10 of the relative "
@@ -64,7 +68,9 @@ def layer_part(
             title="Steps by part",
         ),
     ]
-    if ablations["variant"].n_unique() > 1:
+    if isinstance(ablations, str):
+        sentences.append(f"Predictions and ablations are left out: {ablations.rstrip('.')}.")
+    elif ablations["variant"].n_unique() > 1:
         listings.append(_ablations(ablations))
         drawings.append(
             Drawing(
@@ -188,7 +194,8 @@ def mixing_part(
         ),
     ]
     sentences = (*_of_heads(measured), *_of_tokens(measured, repeated, labels))
-    return Part("Heads and tokens", sentences, (_ranking(measured, shares),), tuple(drawings))
+    listings = (_ranking(measured, shares),) if bool(measured.attends.any()) else ()
+    return Part("Heads and tokens", sentences, listings, tuple(drawings))
 
 
 def _ranking(measured: ModelFigures, shares: pl.DataFrame | None) -> Listing:
@@ -201,7 +208,7 @@ def _ranking(measured: ModelFigures, shares: pl.DataFrame | None) -> Listing:
         )
         medians = rows.group_by("layer", "head", maintain_order=True).agg(pl.col("value").median())
         flows = {(layer - 1, head): value for layer, head, value in medians.iter_rows()}
-    places = [(layer, head) for layer in range(len(entropy)) for head in range(entropy.shape[1])]
+    places = [(at[0], at[1]) for at in (~sink.isnan()).nonzero().tolist()]
     key = flows.get if flows else lambda head: float(entropy[head])
     ranked = sorted(places, key=lambda head: -(key(head) or 0.0))[:_MOST_HEADS]
     by = "share of the residual" if flows else "entropy"
@@ -223,7 +230,17 @@ def _ranking(measured: ModelFigures, shares: pl.DataFrame | None) -> Listing:
 
 def _of_heads(measured: ModelFigures) -> list[str]:
     """Which heads attend to one token, or to the first."""
+    attends = measured.attends
+    if not bool(attends.any()):
+        return [f"Attention could not be observed ({measured.unread})."]
+    seen = runs_of(attends.tolist())
+    some = [] if bool(attends.all()) else [f"Attention was observed in {seen} only."]
+    return some + _of_observed_heads(measured)
+
+
+def _of_observed_heads(measured: ModelFigures) -> list[str]:
     entropy, _, sink = (values.nanquantile(0.5, dim=-1) for values in measured.heads.values())
+    count = int((~sink.isnan()).sum())
     one_hot, most = thresholds.ONE_HOT_ENTROPY, thresholds.SINK_WEIGHT
     kinds = {
         f"attend to hardly more than one token (entropy share below {one_hot:g})": entropy
@@ -236,11 +253,12 @@ def _of_heads(measured: ModelFigures) -> list[str]:
         if indices:
             named = ", ".join(f"head {head} of layer {layer + 1}" for layer, head in indices[:6])
             more = ", …" if len(indices) > 6 else ""
-            heads = f"{len(indices)} of {plural(entropy.numel(), 'head')}"
+            heads = f"{len(indices)} of {plural(count, 'head')}"
             sentences.append(f"{heads} {words}: {named}{more}.")
-    low, high = (short(float(value), digits=2) for value in (entropy.min(), entropy.max()))
+    known = entropy[~sink.isnan()]
+    low, high = (short(float(value), digits=2) for value in (known.min(), known.max()))
     return sentences or [
-        f"None of {plural(entropy.numel(), 'head')} is one-hot or attends mostly to the first token"
+        f"None of {plural(count, 'head')} is one-hot or attends mostly to the first token"
         f"(entropy share {low} to {high})."
     ]
 
@@ -295,9 +313,16 @@ def similarity_rows(subject: kit.Subject, most_lost: int) -> pl.DataFrame:
     These are the first, the last, where most is lost, and some between.
     """
     batch = subject.batches()[0]
-    real, counted = measure.masks(batch)
+    real, counted = masks(batch)
     tokens = counted[0].nonzero().squeeze(-1)[:_MOST_TOKENS]
-    states = [batch.x[:1], *subject.network.states(batch.x[:1], real[:1])]
+    if subject.traced is None:
+        states = [batch.x[:1], *subject.network.states(batch.x[:1], real[:1])]
+    else:
+        first_batch = subject.of_samples(torch.arange(1)).batches()[0]
+        one = subject.traced.of_samples(torch.arange(1))
+        states = one.record(first_batch, states_only=True).states
+        fewest = min(state.shape[1] for state in states)  # layers may merge tokens
+        tokens = tokens[tokens < fewest]
     first = [state[0, tokens.to(state.device)] for state in states]
     last = len(states) - 1
     layers = {0, last, most_lost, max(most_lost - 1, 0)}
@@ -415,12 +440,14 @@ def spectrum_part(measured: ModelFigures) -> Part:
     )
 
 
-def reading_part(check: InputCheck | None, samples: int, tokens: int) -> Part:
+def reading_part(subject: kit.Subject) -> Part:
     """The tokens as the model read them, and how many were unknown or cut off."""
-    title = "What the model read"
+    title, check = "What the model read", subject.check
     if check is None:
+        samples, tokens = subject.x.shape[:2]
         size = f"{plural(samples, 'sample')} of up to {plural(tokens, 'token')}"
-        return Part(title, (f"{size}, given as hidden states.",))
+        given = "hidden states" if subject.traced is None else "tensors"
+        return Part(title, (f"{size}, given as {given}.",))
     rows = []
     for sample, words in enumerate(check.tokens[:_MOST_SAMPLES]):
         begin = literal(" ".join(words[:_FIRST_TOKENS])) + " …" * (len(words) > _FIRST_TOKENS)

@@ -11,15 +11,16 @@ import torch
 
 from rankscope import tables
 from rankscope.core.tracing import refuse_broken
-from rankscope.errors import RankscopeError
+from rankscope.errors import RankscopeError, UnsupportedModelError
 from rankscope.experiments import kit, variants
 from rankscope.experiments.diagnosis import _chapters as chapters
 from rankscope.experiments.diagnosis import _references as references
 from rankscope.experiments.diagnosis._answers import explain, repair_part, why_part
 from rankscope.experiments.diagnosis._evidence import Loss, RuleEvidence
-from rankscope.experiments.diagnosis._measure import STATES, ModelFigures, masks, measure, rows
+from rankscope.experiments.diagnosis._measure import STATES, ModelFigures, measure, rows
 from rankscope.experiments.diagnosis._repairs import Mended, check_folder, mend, write_repaired
 from rankscope.experiments.diagnosis._rules import RULES
+from rankscope.experiments.diagnosis._stages import masks
 from rankscope.experiments.diagnosis._texts import embedding_figures, text_rows
 from rankscope.experiments.questions import advise, bounds, deep, paths
 from rankscope.numerals import duration, plural, power_of_ten, sentence_case, short
@@ -55,10 +56,13 @@ def diagnose_subject(
         on_step, 4, 3, 3, 3, 3, 2, 4, 6, 2, 4
     )
     on_paths, on_core, on_bounds, on_advice, on_remedies, on_mend = on_others
-    refuse_broken(subject.network, list(subject.network.blocks))
+    if subject.traced is None:
+        refuse_broken(subject.network, list(subject.network.blocks))
+    else:
+        refuse_broken(subject.traced.model, list(subject.traced.stack))
     subject, warnings = references.usable(subject)
     measured = measure(subject, on_pass)
-    read = chapters.reading_part(subject.check, *subject.x.shape[:2])
+    read = chapters.reading_part(subject)
     if subject.check is not None and not subject.check.fits:
         why = (
             "Most tokens are unknown to the tokeniser, so the measurements say nothing about text."
@@ -71,14 +75,19 @@ def diagnose_subject(
             "warnings": warnings,
         }
     few = references.first_samples(subject, _FEW)
-    twin = references.untrained(subject, seed)
+    twin, no_twin = references.untrained(subject, seed)
     fresh = None if twin is None else measured_of(twin)
     embedded = embedding_figures(subject, None if twin is None else references.usable(twin)[0])
     findings, loss = judge(few, measured, on_context, fresh)
     mended = _mend(subject, measured.of_samples(torch.arange(len(few.x))), fresh, on_mend)
     findings = tuple(explain(finding, mended) for finding in findings)
-    reference, missing = references.random_networks(few, seed, on_reference)
-    ablations = chapters.trace_ablations(few, lacking, on_ablation)
+    reference, missing = references.random_networks(few, twin, seed, on_reference)
+    missing += [f"There is no untrained twin: {no_twin}."] if no_twin else []
+    ablations: pl.DataFrame | str
+    try:
+        ablations = chapters.trace_ablations(few, lacking, on_ablation)
+    except UnsupportedModelError as error:  # of a model that is not converted
+        ablations = str(error)
     asked = [
         _ask(
             paths, lambda some: paths.Config(some, by_head=True), subject, on_paths, "Path lengths"
@@ -89,15 +98,18 @@ def diagnose_subject(
     ]
     if findings[0].fate != "absent":
         part, advised = asked[-1]
-        tried = references.remedies(references.first_samples(subject, _SAMPLES), on_remedies)
-        asked[-1] = replace(part, listings=(tried, *part.listings)), advised
+        try:
+            tried = references.remedies(references.first_samples(subject, _SAMPLES), on_remedies)
+            asked[-1] = replace(part, listings=(tried, *part.listings)), advised
+        except UnsupportedModelError:  # no network can be drawn; the chapter says so
+            pass
     table = tables.stack(
         [
             rows(measured),
             *text_rows(measured, fresh),
             *(() if embedded is None else [embedded.rows()]),
             _named_for(reference.with_columns(pl.lit(STATES).alias("part")), few, subject),
-            _named_for(ablations, few, subject),
+            *([] if isinstance(ablations, str) else [_named_for(ablations, few, subject)]),
             chapters.similarity_rows(subject, loss.layer),
             *(rows_of_part for _, rows_of_part in asked if rows_of_part is not None),
         ]
@@ -149,7 +161,7 @@ def examine(subject: kit.Subject, seed: int = 0) -> Mended:
 
     Width collapse, which needs the network to read less, is not asked about.
     """
-    twin, measured = references.untrained(subject, seed), measured_of(subject)
+    (twin, _), measured = references.untrained(subject, seed), measured_of(subject)
     fresh = None if twin is None else measured_of(twin)
     return _mend(subject, measured, fresh, kit.silent)
 
@@ -187,8 +199,11 @@ def _evidence(
     why_not: str,
     twin: ModelFigures | None,
 ) -> RuleEvidence:
-    causal = subject.network.is_causal(subject.x.shape[1], subject.x.device)
     epsilon = torch.finfo(subject.x.dtype).eps
+    if subject.traced is not None:
+        causal = bool(measured.causal)
+    else:
+        causal = subject.network.is_causal(subject.x.shape[1], subject.x.device)
     return RuleEvidence(measured, exponents, why_not, epsilon, twin, causal)
 
 

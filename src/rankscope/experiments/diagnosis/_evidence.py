@@ -157,7 +157,7 @@ class RuleEvidence:
         drawn = [values.nanquantile(0.5, dim=-1) for values in twins]
         for at, figure in enumerate(mine.tolist()):
             rest = torch.cat([mine[:at], mine[at + 1 :]])
-            usual = float(rest.median()) if len(rest) else math.nan
+            usual = float(rest.nanmedian()) if len(rest) else math.nan
             fresh = float(drawn[0][at]) if drawn else usual
             yield at + 1, figure, fresh if math.isnan(usual) else usual, fresh
 

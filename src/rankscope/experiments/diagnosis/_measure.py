@@ -1,29 +1,25 @@
-"""What a diagnosis measures in one pass, stage by stage, and its rows of the table.
+"""What a diagnosis measures in one pass, and its rows of the table.
 
-The state before a stage is the state after the one before it, so that changes of any figure add up
-to the change over the whole network.
+What is measured of a network of ours and of any other model is the same (``_stages``).
 """
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
-from functools import partial
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import polars as pl
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn.functional import pad
 
 from rankscope import tables
 from rankscope.ask import MOST_TOKENS_CUBED
 from rankscope.core import metrics
 from rankscope.core.batches import Batch
-from rankscope.core.checks import valid_mask
-from rankscope.core.network import Attention, Network, Visibility
-from rankscope.core.pooling import Pooling
-from rankscope.errors import InputError
+from rankscope.core.network import Visibility
 from rankscope.experiments import kit
+from rankscope.experiments.diagnosis._stages import Sight, Stage, layer_runs, masks
 from rankscope.experiments.diagnosis._tokens import (
     common_tokens,
     last_token,
@@ -32,7 +28,7 @@ from rankscope.experiments.diagnosis._tokens import (
     token_distances,
     turn,
 )
-from rankscope.experiments.diagnosis._weights import Reading, read_weights
+from rankscope.experiments.diagnosis._weights import BLOCK, Reading, read_weights
 
 PARTS = ("attention", "MLP", "norm")
 MOST_VALUES = 64
@@ -48,90 +44,11 @@ _SHOWN: Final = 0.005
 """Part of a residual by which another one has to differ to show in two digits."""
 
 
-def masks(batch: Batch) -> tuple[Tensor, Tensor]:
-    """Which tokens the network sees, and which count in the figures, as masks of every sample."""
-    x, shape = batch.x, tuple(batch.x.shape[:2])
-
-    def full(mask: Tensor | None) -> Tensor:
-        if mask is None:
-            return torch.ones(shape, dtype=torch.bool, device=x.device)
-        return valid_mask(mask, shape).expand(shape).to(x.device)
-
-    counted = batch.token_mask if batch.measured is None else batch.measured
-    return full(batch.token_mask), full(counted)
-
-
-class Stage(NamedTuple):
-    """One part at work: the state before it and after it.
-
-    ``alone`` is the part's own output, which is the state after it where there is no skip, as
-    around a norm after the sum. A norm before or inside a branch belongs to the branch.
-    """
-
-    part: str
-    before: Tensor
-    after: Tensor
-    alone: Tensor
-    skipped: bool
-
-
-class LayerRun(NamedTuple):
-    """A block at work: its stages, its attention and the logits of it, and what tokens see.
-
-    ``layer`` counts from 1, as states do: 0 is the input. ``state`` is the block's output.
-    """
-
-    layer: int
-    stages: list[Stage]
-    logits: Tensor
-    pattern: Tensor
-    visibility: Visibility
-    state: Tensor
-
-
-def walk(network: Network, x: Tensor, token_mask: Tensor | None) -> Iterator[LayerRun]:
-    """Every block in turn; the states are those of ``network.states``."""
-    x, token_mask = network.prepare(x, token_mask)
-    sighted = network.sighted_blocks(x.shape[1], token_mask)
-    for layer, (block, visibility) in enumerate(sighted, start=1):
-        x = x.to(block.device)
-        logits, pattern, stages = None, None, []
-        for step in block.steps:
-            state, total = x, step.skip * x  # what the sum is so far
-            for branch in step.branches:  # those side by side one after the other, attention first
-                part = "attention" if isinstance(branch.part, Attention) else "MLP"
-                if isinstance(branch.part, Attention):
-                    logits = branch.part.logits(branch.before(state), visibility)
-                    pattern = branch.part.scores.weights(logits, visibility)
-                out = branch(state, visibility)
-                total = total + out
-                stages.append(Stage(part, x, total, out, bool(step.skip)))
-                x = total
-            if not isinstance(step.after, nn.Identity):
-                out = step.after(x)
-                stages.append(Stage("norm", x, out, out, False))
-                x = out
-        assert pattern is not None  # every block has attention
-        assert logits is not None
-        _refuse_overflow(x, token_mask, layer)
-        yield LayerRun(layer, stages, logits, pattern, visibility, x)
-
-
-def _refuse_overflow(x: Tensor, token_mask: Tensor | None, layer: int) -> None:
-    finite = x.isfinite().all(-1)
-    finite = finite if token_mask is None else finite | ~token_mask.to(finite.device)
-    if not bool(finite.all()):
-        sample = int((~finite.all(-1)).nonzero()[0])
-        wide = x.dtype == torch.float64
-        wider = "" if wide else f"; {x.dtype} may be too narrow (--dtype float64)"
-        raise InputError(
-            f"the output of layer {layer} of sample {sample} is not finite, so it cannot be "
-            f"diagnosed{wider}."
-        )
+HEAD_FIGURES: Final = ("entropy_share", "dobrushin", "sink_share")
 
 
 def head_figures(
-    pattern: Tensor, visibility: Visibility, token_mask: Tensor | None
+    pattern: Tensor, visibility: Visibility | Sight, token_mask: Tensor | None
 ) -> dict[str, Tensor]:
     """Three figures as (sample, head), on the CPU in float64.
 
@@ -144,7 +61,8 @@ def head_figures(
         token_mask = torch.ones(batch, tokens, dtype=torch.bool)
     mask = token_mask.to(pattern.device)
     rows = pattern / pattern.sum(-1, keepdim=True)  # a sink's share of a row is no key's
-    even = visibility.uniform(torch.float64).expand(batch, 1, tokens, -1)
+    even = visibility.uniform(torch.float64)
+    even = even.expand(batch, even.shape[1] if even.ndim == 4 else 1, tokens, -1)
     most = metrics.attention_entropy(even, token_mask=mask)
     share = metrics.attention_entropy(rows, token_mask=mask).double() / most
     tau = torch.full((batch, heads), torch.nan)
@@ -189,19 +107,24 @@ def _state_figures(x: Tensor, counted: Tensor) -> tuple[dict[str, Tensor], Tenso
     return {name: figure.double().cpu() for name, figure in figures.items()}, shares
 
 
-def _step_figures(stages: Sequence[Stage], counted: Tensor) -> tuple[dict[str, Tensor], ...]:
+def _step_figures(
+    stages: Sequence[Stage], counted: Tensor, parts: Sequence[str]
+) -> tuple[dict[str, Tensor], ...]:
     """By part, the change of log10 of the relative residual, and what it would be alone.
 
     A part that a block does not have changes nothing; several norms of a block are added up.
     """
+    if not stages:
+        nothing = torch.full((len(counted),), torch.nan, dtype=torch.float64)
+        return dict.fromkeys(parts, torch.zeros_like(nothing)), dict.fromkeys(parts, nothing)
 
     def log10(x: Tensor) -> Tensor:
         residual = metrics.deviations(x, token_mask=counted).relative_residual()
         return residual.double().clamp_min(_TINY).log10().cpu()
 
     before = log10(stages[0].before)
-    change = {part: torch.zeros_like(before) for part in PARTS}
-    alone = {part: torch.full_like(before, torch.nan) for part in PARTS}
+    change = {part: torch.zeros_like(before) for part in parts}
+    alone = {part: torch.full_like(before, torch.nan) for part in parts}
     for stage in stages:
         after = log10(stage.after)
         change[stage.part] = change[stage.part] + after - before
@@ -214,7 +137,9 @@ def _step_figures(stages: Sequence[Stage], counted: Tensor) -> tuple[dict[str, T
 SUBLAYER_FIGURES: Final = ("sizes", "lengths", "spreads")
 
 
-def _sublayer_figures(stages: Sequence[Stage], counted: Tensor) -> dict[str, dict[str, Tensor]]:
+def _sublayer_figures(
+    stages: Sequence[Stage], counted: Tensor, parts: Sequence[str]
+) -> dict[str, dict[str, Tensor]]:
     """Three figures of what each part puts out, by part and sample; NaN for one that is not there.
 
     ``sizes``: its length over that of the state it is added to, token by token, because some tokens
@@ -224,9 +149,9 @@ def _sublayer_figures(stages: Sequence[Stage], counted: Tensor) -> dict[str, dic
     the smallest output counts.
     """
     nothing = torch.full((len(counted),), torch.nan, dtype=torch.float64)
-    figures = {name: dict.fromkeys(PARTS, nothing) for name in SUBLAYER_FIGURES}
-    root = math.sqrt(stages[0].before.shape[-1])
+    figures = {name: dict.fromkeys(parts, nothing) for name in SUBLAYER_FIGURES}
     for stage in stages:
+        root = math.sqrt(stage.before.shape[-1])
         norm, mask = stage.part == "norm", counted.unsqueeze(-1)
         out = torch.where(mask, stage.alone.double(), 0.0)
         states = stage.before.double().norm(dim=-1)
@@ -246,7 +171,7 @@ def _sublayer_figures(stages: Sequence[Stage], counted: Tensor) -> dict[str, dic
     return figures
 
 
-def _logit_scale(logits: Tensor, visibility: Visibility, token_mask: Tensor) -> Tensor:
+def _logit_scale(logits: Tensor, visibility: Visibility | Sight, token_mask: Tensor) -> Tensor:
     """By sample and head, the standard deviation of the logits of a query.
 
     The mean over the queries, which are real tokens; what a query does not see has no part in it.
@@ -285,7 +210,8 @@ class ModelFigures:
     layer from 1 what the part puts out (``_sublayer_figures``), ``logits`` by layer from 1 and head
     how far logits lie apart, ``views`` by layer from 0 what stands for the text, ``embeddings``
     (feature, sample) what the model's own pooling makes of the last layer (None: it states none),
-    and ``weights`` what the weights looked like.
+    and ``weights`` what the weights looked like. Layers whose attention could not be observed have
+    NaN in ``heads`` and ``logits``, and ``unread`` says of the first of them why.
     """
 
     states: dict[str, Tensor]
@@ -306,6 +232,14 @@ class ModelFigures:
     views: Tensor
     embeddings: Tensor | None = None
     weights: tuple[Reading, ...] = ()
+    unread: str = ""
+    causal: bool | None = None
+    """Whether the first token sees only itself, where that was observed while a model ran."""
+
+    @property
+    def attends(self) -> Tensor:
+        """By layer from 1, whether its attention was observed."""
+        return (~self.heads["sink_share"].isnan()).flatten(1).any(-1)
 
     @property
     def residual(self) -> Tensor:
@@ -352,7 +286,7 @@ def _combined(
     def combine_field(values: list[Any]) -> Any:
         if isinstance(values[0], Tensor):
             return combine(values)
-        if values[0] is None or isinstance(values[0], tuple):  # weights are those of all samples
+        if not isinstance(values[0], dict | Tensor):  # weights are those of all samples
             return values[0]
         return {key: combine([by_key[key] for by_key in values]) for key in values[0]}
 
@@ -370,46 +304,90 @@ def measure(
 
     Weights that are as they were when they were ``known`` are not read again.
     """
-    parts = [
-        _measure_batch(subject.network, batch, on_part, subject.pooling)
-        for batch, on_part in kit.tracked(subject.batches(), on_step)
-    ]
-    figures = _combined(parts, partial(torch.cat, dim=-1))
+    runs = kit.tracked(subject.batches(), on_step)
+    parts = [_measure_batch(subject, batch, on_part) for batch, on_part in runs]
+    figures = _combined(parts, _joined)
+    if figures.causal is not None:
+        figures = replace(figures, causal=all(part.causal for part in parts))
     return replace(figures, weights=read_weights(subject, known))
 
 
-def _measure_batch(
-    network: Network, batch: Batch, on_step: kit.OnStep, pooling: Pooling
-) -> ModelFigures:
+def _joined(values: Sequence[Tensor]) -> Tensor:
+    """Figures of several batches, the samples side by side; fewer tokens than others are NaN."""
+    if len({value.shape[:-1] for value in values}) > 1:
+        sizes = [max(size) for size in zip(*(value.shape[:-1] for value in values), strict=True)]
+        values = [_filled(value, sizes) for value in values]
+    return torch.cat(list(values), dim=-1)
+
+
+def _filled(value: Tensor, sizes: Sequence[int]) -> Tensor:
+    """A tensor made as large as others but for its last axis; what is added is infinitely far."""
+    added = [(0, size - have) for size, have in zip(sizes, value.shape[:-1], strict=True)]
+    flat = [n for pair in reversed([*added, (0, 0)]) for n in pair]
+    return pad(value, flat, value=torch.inf)
+
+
+def _measure_batch(subject: kit.Subject, batch: Batch, on_step: kit.OnStep) -> ModelFigures:
     real, counted = masks(batch)
-    states, heads, steps, turned = [batch.x], [], [], []
-    sublayers, logits, views = [], [], [_text_views(batch.x, counted)]
-    figures = [_state_figures(batch.x, counted)]
-    distances = [token_distances(batch.x, counted, most=MOST_VALUES)]
-    last = [nearest_to_last(batch.x, counted)]
-    for run in walk(network, batch.x, real):
-        here = counted.to(run.state.device)
+    first, runs = layer_runs(subject, batch, real)
+    layers = subject.network.spec.layers if subject.traced is None else len(subject.traced.stack)
+    parts = PARTS if subject.traced is None else subject.traced.parts
+    before, heads, steps, turned, unread = first, [], [], [], ""
+    sublayers, logits, views = [], [], [_text_views(first, counted)]
+    figures = [_state_figures(first, counted)]
+    distances = [token_distances(first, counted, most=MOST_VALUES)]
+    last = [nearest_to_last(first, counted)]
+    causal: list[bool] = []
+    for run in runs:
+        here = _counted_here(counted, run.state)
         figures.append(_state_figures(run.state, here))
         distances.append(token_distances(run.state, here, most=MOST_VALUES))
         last.append(nearest_to_last(run.state, here))
-        heads.append(head_figures(run.pattern, run.visibility, real))
-        steps.append(_step_figures(run.stages, here))
-        turned.append(turn(states[-1], run.state, here))
-        sublayers.append(_sublayer_figures(run.stages, here))
-        logits.append(_logit_scale(run.logits, run.visibility, real))
+        steps.append(_step_figures(run.stages, here, parts))
+        turned.append(_turn(before, run.state, here))
+        sublayers.append(_sublayer_figures(run.stages, here, parts))
         views.append(_text_views(run.state, here))
-        states = [run.state]
-        on_step(run.layer / network.spec.layers)
-    ends = [nearest(x, counted.to(x.device))[0].mT for x in (batch.x, states[-1])]
+        if run.pattern is None or run.logits is None or run.visibility is None:
+            nothing = torch.full((len(real), 1), torch.nan, dtype=torch.float64)
+            heads.append(dict.fromkeys(HEAD_FIGURES, nothing))
+            logits.append(nothing)
+            unread = unread or f"layer {run.layer}: {run.unread}"
+        else:
+            heads.append(head_figures(run.pattern, run.visibility, real))
+            logits.append(_logit_scale(run.logits, run.visibility, real))
+            causal.append(_is_first_alone(run.visibility, real))
+        before = run.state
+        on_step(run.layer / layers)
+    ends = [nearest(x, _counted_here(counted, x))[0].mT for x in (first, before)]
     position = real.cumsum(-1).cpu() - 1  # of each token in its text, padding apart
+    if position.shape[1] != before.shape[1]:
+        position = torch.arange(before.shape[1]).expand(before.shape[:2])
 
     def stacked(layers: Sequence[dict[str, Tensor]]) -> dict[str, Tensor]:
         return {name: torch.stack([layer[name] for layer in layers]) for name in layers[0]}
 
     def padded(layers: Sequence[Tensor]) -> Tensor:
-        values = torch.stack(list(layers))  # NaN where there are fewer values than are kept
-        return pad(values, (0, 0, 0, MOST_VALUES - values.shape[1]), value=torch.nan)
+        kept = [
+            pad(layer, (0, 0, 0, MOST_VALUES - len(layer)), value=torch.nan) for layer in layers
+        ]
+        return torch.stack(kept)  # NaN where there are fewer values than are kept
 
+    def widened(layers: Sequence[Tensor], axis: int, value: float) -> list[Tensor]:
+        """Layers of different sizes along an axis, made as large as the largest."""
+        most = max(layer.shape[axis] for layer in layers)
+        after = layers[0].ndim - 1 - axis % layers[0].ndim
+        return [
+            pad(layer, (*(0, 0) * after, 0, most - layer.shape[axis]), value=value)
+            for layer in layers
+        ]
+
+    heads = [
+        dict(zip(HEAD_FIGURES, rows, strict=True))
+        for rows in zip(
+            *(widened([layer[name] for layer in heads], 1, torch.nan) for name in HEAD_FIGURES),
+            strict=True,
+        )
+    ]
     return ModelFigures(
         states=stacked([state for state, _ in figures]),
         heads={name: values.mT for name, values in stacked(heads).items()},
@@ -420,15 +398,46 @@ def _measure_batch(
         distances=padded(distances),
         last_apart=torch.stack([apart for apart, _ in last]),
         last_neighbour=position.gather(-1, last[-1][1].unsqueeze(-1)).squeeze(-1),
-        twins=torch.stack(ends),
+        twins=torch.stack(widened(ends, 0, torch.inf)),
         tokens=counted.sum(-1).cpu(),
         sizes=stacked([layer["sizes"] for layer in sublayers]),
         lengths=stacked([layer["lengths"] for layer in sublayers]),
         spreads=stacked([layer["spreads"] for layer in sublayers]),
-        logits=torch.stack(logits).mT,
-        views=torch.stack(views),
-        embeddings=pooling(states[-1], real).mT.cpu() if pooling.own else None,
+        logits=torch.stack(widened(logits, 1, torch.nan)).mT,
+        # Features that others lack are zero, which changes neither distances nor angles.
+        views=torch.stack(widened(views, 1, 0.0)),
+        embeddings=_own_embeddings(subject, before, real),
+        unread=unread,
+        causal=None if subject.traced is None else bool(causal) and all(causal),
     )
+
+
+def _own_embeddings(subject: kit.Subject, last: Tensor, real: Tensor) -> Tensor | None:
+    """What the model's own pooling makes of the last layer; None if it is not known to have one."""
+    if subject.traced is not None or not subject.pooling.own:
+        return None
+    return subject.pooling(last, real).mT.cpu()
+
+
+def _counted_here(counted: Tensor, state: Tensor) -> Tensor:
+    """Which tokens count in a layer; all, in one that has others than the first."""
+    if counted.shape == state.shape[:2]:
+        return counted.to(state.device)
+    return torch.ones(state.shape[:2], dtype=torch.bool, device=state.device)
+
+
+def _turn(before: Tensor, after: Tensor, counted: Tensor) -> Tensor:
+    """As ``turn``; NaN for a layer that changes the number of tokens or features."""
+    if before.shape == after.shape:
+        return turn(before, after, counted)
+    return torch.full((len(after),), torch.nan, dtype=torch.float64)
+
+
+def _is_first_alone(sight: Visibility | Sight, real: Tensor) -> bool:
+    """Whether the first token of every sample attends only to itself."""
+    even = sight.uniform(torch.float64).expand(len(real), -1, real.shape[1], -1)
+    rows, first = torch.arange(len(real), device=even.device), real.int().argmax(-1)
+    return bool((even[rows, :, first, first] == 1).all())
 
 
 def rows(measured: ModelFigures) -> pl.DataFrame:
@@ -453,7 +462,10 @@ def rows(measured: ModelFigures) -> pl.DataFrame:
         add(values, metric, STATES, THIS, layer=0)
     add(measured.turned, "layer_turn", STATES, THIS, layer=1)
     add(measured.last_apart, "last_token_distance", STATES, THIS, layer=0)
-    for part in PARTS:
+    parts = [part for part in measured.changes if part != BLOCK]
+    if BLOCK in measured.sizes and not bool(measured.sizes[BLOCK].isnan().all()):
+        parts.append(BLOCK)
+    for part in parts:
         add(measured.changes[part], "residual_step", STEPS, part, layer=1)
         add(measured.alone[part], "residual_step_alone", STEPS, part, layer=1)
         add(measured.sizes[part], "sublayer_size", SUBLAYERS, part, layer=1)

@@ -16,12 +16,13 @@ from rankscope.core.prediction import predict
 from rankscope.core.theory import thresholds
 from rankscope.errors import InputError, RankscopeError
 from rankscope.experiments import advice, kit
-from rankscope.experiments.diagnosis._measure import ModelFigures, masks
+from rankscope.experiments.diagnosis._measure import ModelFigures
+from rankscope.experiments.diagnosis._stages import masks
 from rankscope.experiments.diagnosis._tokens import last_token
 from rankscope.numerals import plural, power_of_ten, short
 from rankscope.results import Listing
 
-_INITIAL, _PREDICTED = "random weights", "predicted"
+_INITIAL, _PREDICTED, _TWIN = "random weights", "predicted", "untrained twin"
 _CURVES: Final = ["relative_residual", "relative_dispersion"]
 _EXPONENT: Final = "log10_relative_dispersion"
 _DRAWS: Final = 8
@@ -42,13 +43,15 @@ _NOISE: Final = 1e-5
 
 def first_samples(subject: kit.Subject, count: int) -> kit.Subject:
     """The same question on a few samples."""
+    if subject.traced is not None:
+        return replace(subject.of_samples(torch.arange(min(count, len(subject.x)))), check=None)
     _, x, token_mask, measured = replace(subject, batch_size=count, check=None).batches()[0]
     return replace(subject, x=x, token_mask=token_mask, measured=measured, check=None)
 
 
 def usable(subject: kit.Subject) -> tuple[kit.Subject, tuple[str, ...]]:
     """The samples with two tokens or more that count, and a warning about the others."""
-    real, counted = masks(Batch(0, subject.x, subject.token_mask, subject.measured))
+    _, counted = masks(Batch(0, subject.x, subject.token_mask, subject.measured))
     long_enough = counted.sum(-1) >= 2
     if bool(long_enough.all()):
         return subject, ()
@@ -57,16 +60,7 @@ def usable(subject: kit.Subject) -> tuple[kit.Subject, tuple[str, ...]]:
             "no sample has two tokens that count, so there is nothing to compare; give longer "
             "texts (or count special tokens)."
         )
-    check = subject.check
-    some = replace(
-        subject,
-        x=subject.x[long_enough],
-        token_mask=real[long_enough],
-        measured=None if subject.measured is None else counted[long_enough],
-        check=None
-        if check is None
-        else check.of_samples(torch.nonzero(long_enough).flatten().tolist()),
-    )
+    some = subject.of_samples(torch.nonzero(long_enough).flatten().cpu())
     left = f"{int((~long_enough).sum()):,} of {plural(len(long_enough), 'sample')}"
     return some, (f"Left out: {left}, with fewer than two tokens that count.",)
 
@@ -84,11 +78,11 @@ def width_exponents(subject: kit.Subject, on_step: kit.OnStep) -> Tensor:
         position, length = real.cumsum(-1), real.sum(-1, keepdim=True)
         read = [real & (position <= (part * length).ceil()) for part in _CONTEXTS]
         counts.append(torch.stack([(mask & counted).sum(-1) for mask in read]))
-        outputs = [subject.network(batch.x, mask) for mask in read]
+        outputs = [_last_state(subject, batch, mask) for mask in read]
         sizes.append(
             torch.stack(
                 [
-                    _dispersion(x, (mask & counted).to(x.device))
+                    _dispersion(x, _first_tokens(mask & counted, x))
                     for x, mask in zip(outputs, read, strict=True)
                 ]
             )
@@ -99,6 +93,21 @@ def width_exponents(subject: kit.Subject, on_step: kit.OnStep) -> Tensor:
     slope = (x * (y - y.mean(0))).sum(0) / x.square().sum(0).clamp_min(1e-12)
     known = (tokens[-1] >= LEAST_TOKENS) & (dispersion >= _NOISE).all(0)
     return torch.where(known, slope, torch.nan)
+
+
+def _last_state(subject: kit.Subject, batch: Batch, token_mask: Tensor) -> Tensor:
+    """The state after the last layer, of the tokens in a mask; the others may be cut off."""
+    if subject.traced is None:
+        last: Tensor = subject.network(batch.x, token_mask)
+        return last
+    return subject.traced.record(batch, shown=token_mask, states_only=True).states[-1]
+
+
+def _first_tokens(mask: Tensor, x: Tensor) -> Tensor:
+    """A mask without the tokens that were cut off."""
+    if mask.shape[1] > x.shape[1] and bool(mask[:, x.shape[1] :].any()):
+        raise InputError("its layers change the number of tokens")
+    return mask[:, : x.shape[1]].to(x.device)
 
 
 def _dispersion(x: Tensor, counted: Tensor) -> Tensor:
@@ -114,8 +123,10 @@ def repeated_last(subject: kit.Subject) -> Tensor | None:
     """How much the last token's state changes if that token is there twice (by sample).
 
     Relative to its length. Small is what Barbero et al. 2024 call representational collapse; None
-    if the network takes no more tokens.
+    if the network takes no more tokens, or there is none.
     """
+    if subject.traced is not None:
+        return None
     changes: list[Tensor] = []
     for batch in subject.batches():
         x, (real, _) = batch.x, masks(batch)
@@ -135,30 +146,39 @@ def repeated_last(subject: kit.Subject) -> Tensor | None:
 
 
 def random_networks(
-    subject: kit.Subject, seed: int, on_step: kit.OnStep
+    subject: kit.Subject, twin: kit.Subject | None, seed: int, on_step: kit.OnStep
 ) -> tuple[pl.DataFrame, list[str]]:
-    """Random networks of the same design on the same input, by layer; and why any is missing."""
+    """Random networks of the same design on the same input, by layer; and why any is missing.
+
+    Where none can be drawn from a description, the untrained ``twin`` stands in.
+    """
     columns: dict[str, list[float]] = {"layer": [], "sample": [], "metric": [], "value": []}
     frames, missing = [tables.frame({"variant": [], **columns})], []
-    measures = {_INITIAL: _initial, _PREDICTED: _predicted}
+    # Of a model that is not converted, the chapter says once why there is none.
+    measures = {} if subject.traced else {_INITIAL: _initial, _PREDICTED: _predicted}
     for (name, measure), _ in kit.tracked(measures.items(), on_step):
         try:
             frames.append(measure(subject, seed).with_columns(pl.lit(name).alias("variant")))
         except RankscopeError as error:
             missing.append(f"{name.capitalize()}: {str(error).rstrip('.')}.")
+    if len(frames) == 1 and twin is not None:
+        traced = first_samples(twin, len(subject.x)).trace(_CURVES).table
+        frames.append(traced.with_columns(pl.lit(_TWIN).alias("variant")))
     return tables.stack(frames), missing
 
 
-def untrained(subject: kit.Subject, seed: int) -> kit.Subject | None:
-    """The untrained twin, embeddings and all where there are some, on the same input."""
+def untrained(subject: kit.Subject, seed: int) -> tuple[kit.Subject | None, str]:
+    """The untrained twin, embeddings and all where there are some, on the same input; or why there
+    is none."""
     try:
         if subject.origin is not None:
             twin = subject.origin.fresh(seed + 1)
-            return replace(twin, measured=subject.measured, batch_size=subject.batch_size)
+            twin = replace(twin, measured=subject.measured, batch_size=subject.batch_size)
+            return twin, ""
         network = Network.random(drawable(subject.network), seed=seed + 1)
-        return subject.with_network(network.to(subject.x.device, subject.x.dtype))
-    except RankscopeError:
-        return None
+        return subject.with_network(network.to(subject.x.device, subject.x.dtype)), ""
+    except RankscopeError as error:
+        return None, str(error).rstrip(".")
 
 
 def _initial(subject: kit.Subject, seed: int) -> pl.DataFrame:
@@ -189,18 +209,22 @@ def beside(table: pl.DataFrame, measured: ModelFigures) -> str:
     """This model after the last layer beside the references, each on the samples it was given."""
     summary, said = tables.summary(table), []
     initial = table.filter(variant=_INITIAL, metric="relative_residual")
+    drawn = "With random weights in its blocks"
+    if not initial.height:
+        initial = table.filter(variant=_TWIN, metric="relative_residual")
+        drawn = "In its untrained twin"
     ends = initial.filter(pl.col("layer") == pl.col("layer").max())["value"]
     end = float(measured.residual[-1].quantile(0.5))
     if len(ends):
         last = float(ends.median())  # type: ignore[arg-type]
         end = float(measured.residual[-1, : len(ends)].quantile(0.5))
         if max(last, end) < thresholds.COLLAPSED_RESIDUAL:
-            said.append("With random weights in its blocks it collapses as well.")
+            said.append(f"{drawn} it collapses as well.")
         else:
             samples = measured.residual.shape[-1]
             on = f" on the same {len(ends)} of {samples} samples" if len(ends) < samples else ""
             said.append(
-                "With random weights in its blocks the relative residual after the last layer is "
+                f"{drawn} the relative residual after the last layer is "
                 f"{short(last, digits=2)}, compared with {short(end, digits=2)} here{on}."
             )
     predicted = summary.filter(variant=_PREDICTED, metric=_EXPONENT).sort("layer")
@@ -226,6 +250,7 @@ def remedies(subject: kit.Subject, on_step: kit.OnStep) -> Listing:
     well such a model would work.
     """
     network, tokens = subject.network, subject.x.shape[1]
+    spec = drawable(network)
 
     def residuals(changed: Network) -> tuple[float, float]:
         """The lowest of all layers, and that after the last."""
@@ -235,10 +260,10 @@ def remedies(subject: kit.Subject, on_step: kit.OnStep) -> Listing:
 
     before = residuals(network)
     tried = []
-    for change, _ in kit.tracked(advice.changes(drawable(network), tokens), on_step):
-        spec = replace(change.spec, scores=network.spec.scores)
+    for change, _ in kit.tracked(advice.changes(spec, tokens), on_step):
+        changed = replace(change.spec, scores=network.spec.scores)
         try:
-            after = residuals(network.with_structure(spec))
+            after = residuals(network.with_structure(changed))
         except RankscopeError:  # it needs other weights, or does not fit this input
             continue
         if after[0] > before[0] and after[0] >= thresholds.REMEDY_FACTOR * before[0]:

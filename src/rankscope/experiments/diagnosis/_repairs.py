@@ -152,7 +152,7 @@ def health(finding: Finding, measured: ModelFigures, twin: ModelFigures | None =
     if kind == "entropy collapse":
         return float(measured.heads["entropy_share"].nanmean(1)[layer - 1].nanquantile(0.5))
     if kind == "layer collapse":
-        return log(measured.turned.amin(0))
+        return log(measured.turned.nan_to_num(nan=math.inf).amin(0))
     if kind == "merged last token":
         return log(measured.last_apart[-1])
     if kind == "cone":
@@ -241,7 +241,7 @@ def mend(
         findings,
         () if fresh is None else tuple(judge(fresh)),
         tuple(suspects[:_LISTED]),
-        products(subject.network) if suspects else (),
+        products(subject.network) if suspects and subject.traced is None else (),
     )
 
 
@@ -332,7 +332,7 @@ class _Bench:
         inside = {id(parameter) for parameter in self.subject.network.parameters()}
         origin, few = self.subject.origin, self.few
         with exchanged(changes, self.model, *self._network()):
-            if origin is not None and not changes.keys() <= inside:
+            if self.subject.traced is None and origin is not None and not changes.keys() <= inside:
                 few = self.prepare(replace(self.subject, x=origin.read()))
             return measure(few, kit.silent, self.before.weights)
 
@@ -428,7 +428,7 @@ def check_folder(folder: Path, subject: kit.Subject) -> None:
 
     The model's own is neither, so that nothing is ever overwritten.
     """
-    if subject.origin is None:
+    if subject.origin is None or subject.origin.save is None:
         raise InputError(
             f"fix={str(folder)!r} writes a repaired checkpoint, which a network does not have; "
             "give a model (a folder, a Hub id, or one of transformers)."
@@ -448,6 +448,7 @@ def write_repaired(mended: Mended, subject: kit.Subject, folder: Path) -> str:
     """Write a checkpoint with the repairs that help, and say so; nothing if none does."""
     check_folder(folder, subject)
     assert subject.origin is not None
+    assert subject.origin.save is not None
     if not mended.causes:
         return f"Nothing was written to {folder}: no repair helps."
     with exchanged(mended.changes, subject.origin.model, subject.network):

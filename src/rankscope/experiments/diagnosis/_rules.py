@@ -13,7 +13,7 @@ import torch
 from rankscope.core.theory import thresholds
 from rankscope.experiments.diagnosis._causes import Suspect, describe
 from rankscope.experiments.diagnosis._evidence import RuleEvidence, Sighting, Words, rule
-from rankscope.experiments.diagnosis._measure import PARTS, VIEWS
+from rankscope.experiments.diagnosis._measure import VIEWS
 from rankscope.experiments.diagnosis._texts import VECTORS, text_figures, vector_direction
 from rankscope.experiments.diagnosis._weights import is_passed_through
 from rankscope.numerals import plural, power_of_ten, sentence_case, short
@@ -105,7 +105,7 @@ def entropy(evidence: RuleEvidence) -> Words | str:
     """Whether attention becomes one-hot."""
     shares = evidence.measured.heads["entropy_share"].nanmean(1)  # layer, sample
     if bool(shares.isnan().all()):
-        return "every query attends to a single token"
+        return evidence.measured.unread or "every query attends to a single token"
     shares = shares.nan_to_num(nan=math.inf)
     scales = evidence.measured.logit_scales["attention"]
     critical = (2 * evidence.measured.tokens.double().clamp_min(2).log()).sqrt()
@@ -139,7 +139,9 @@ def entropy(evidence: RuleEvidence) -> Words | str:
 )
 def layers(evidence: RuleEvidence) -> Words | str:
     """Whether layers become the identity, and which made the tokens too long to be changed."""
-    turned = evidence.measured.turned
+    turned = evidence.measured.turned.nan_to_num(nan=math.inf)  # where tokens are not the same
+    if bool(turned.isinf().all()):
+        return "every layer changes the number of tokens or features"
     idle = turned < thresholds.IDLE_TURN
     if evidence.twin is not None:  # a layer may start close to the identity, and learn
         fresh = evidence.twin.turned.quantile(0.5, dim=-1, keepdim=True)
@@ -382,7 +384,7 @@ def dominating(evidence: RuleEvidence) -> Words:
         faint = mine * most < fresh
     longer = {
         (layer, part): length / max(usual, 1e-300)
-        for part in PARTS
+        for part in evidence.measured.lengths
         for layer, length, usual, _ in evidence.beside("lengths", part)
     }
 

@@ -13,7 +13,8 @@ from rankscope.core import metrics
 from rankscope.core.theory import thresholds
 from rankscope.errors import RankscopeError
 from rankscope.experiments import kit
-from rankscope.experiments.diagnosis._measure import MOST_VALUES, THIS, VIEWS, ModelFigures, masks
+from rankscope.experiments.diagnosis._measure import MOST_VALUES, THIS, VIEWS, ModelFigures
+from rankscope.experiments.diagnosis._stages import masks
 from rankscope.numerals import short
 from rankscope.results import Listing
 from rankscope.streams import stream
@@ -341,8 +342,8 @@ def _shown(figures: Mapping[str, float]) -> tuple[float | None, ...]:
 
 
 def embedding_figures(subject: kit.Subject, twin: kit.Subject | None) -> EmbeddingFigures | None:
-    """Embed the texts with the model and its twin; None if there are too few texts."""
-    if len(subject.x) < thresholds.LEAST_TEXTS:
+    """Embed the texts with the model and its twin; None for too few texts, or without a network."""
+    if len(subject.x) < thresholds.LEAST_TEXTS or subject.traced is not None:
         return None
     pooling, mine = subject.pooling, embed_texts(subject)
     epsilon = torch.finfo(subject.x.dtype).eps

@@ -1,6 +1,7 @@
 """What a model's weights look like: every matrix, bias, gain and table, by a few figures."""
 
 import math
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Literal, NamedTuple, cast
@@ -8,7 +9,9 @@ from typing import Any, Final, Literal, NamedTuple, cast
 import torch
 from torch import Tensor, nn
 
-from rankscope.core.network import Block, Network, View
+from rankscope.ask import Traced
+from rankscope.core.network import Block, Joined, Latent, Network, OffsetNorm, PartlyShared, View
+from rankscope.core.tracing import Sublayer, kind_of, part_of
 from rankscope.experiments import kit
 from rankscope.streams import stream
 
@@ -18,6 +21,12 @@ that are zero; of a bias its size beside what the matrix gives for inputs of siz
 median gain and how many features it lets through; of an embedding table also how far its rows lie
 apart."""
 EMBEDDINGS: Final = "embeddings"
+BLOCK: Final = "block"
+"""The part of a layer whose sublayers are not known: all of the block."""
+_NOT_PASSED: Final = re.compile(
+    r"(^|[._])(q|k|qk|query|key|q_proj|k_proj|q_a|q_b|router|gate|rel|pos|bias)([._]|$)|norm|conv"
+)
+"""Weights that choose among tokens or experts, or scale features: outputs do not pass them."""
 FINAL_NORM: Final = "final norm"
 OUTPUT_ROLES: Final = ("value", "output", "up", "gate", "down")
 """Matrices that the output of attention or of an MLP passes through."""
@@ -41,6 +50,10 @@ class Weight:
     name: str
     pick: Callable[[Tensor], Tensor]
     matrix: "Weight | None" = None
+    passes: bool = False
+    """Whether the output of its part passes through it."""
+    offset: float = 0.0
+    """What is added to the numbers that are stored: gains may be kept as w of 1 + w."""
 
     @property
     def stored(self) -> nn.Parameter:
@@ -50,10 +63,11 @@ class Weight:
     @property
     def value(self) -> Tensor:
         """The numbers themselves."""
-        return self.pick(self.stored.detach())
+        return self.pick(self.stored.detach()) + self.offset
 
     def written(self, value: Tensor, into: Tensor) -> Tensor:
         """What is stored, with other numbers in this weight's place."""
+        value = value - self.offset
         if self.pick is _same:
             return value.to(into)
         places = torch.arange(into.numel(), device=into.device).view_as(into)
@@ -91,27 +105,31 @@ def _weights_of_block(layer: int, block: Block, norm_place: str) -> Iterator[Wei
     if block.mlp is not None:
         roles = ("up", "gate", "down")
         projections += [("MLP", role, getattr(block.mlp, role, None)) for role in roles]
-    for part, role, projection in projections:
-        if projection is None:
-            continue
-        view = isinstance(projection, View)
-        module = projection.source if view else projection
-        name = projection.name if view else "weight"
-        pick = projection.pick if view else _Whole()
-        matrix = Weight(layer, part, role, module, name, pick.weight)
-        yield matrix
-        if projection.bias is not None:
-            yield Weight(layer, part, f"{role} bias", module, "bias", pick.bias, matrix)
+    if attention.gate is not None:
+        projections.append(("attention", "attention gate", attention.gate))
+    for part, whole, joined in projections:
+        for role, projection in _stored_apart(whole, joined):
+            view = isinstance(projection, View)
+            module = projection.source if view else projection
+            name = projection.name if view else "weight"
+            pick = projection.pick if view else _Whole()
+            passes = whole in OUTPUT_ROLES
+            matrix = Weight(layer, part, role, module, name, pick.weight, passes=passes)
+            yield matrix
+            if projection.bias is not None:
+                bias = projection.bias_name if view else "bias"
+                yield Weight(layer, part, f"{role} bias", module, bias, pick.bias, matrix)
+            if view and isinstance(projection.scale, nn.Parameter):
+                yield Weight(layer, part, f"{role} scale", projection, "scale", _same)
     for key, norm in block.norms.items():
         branch = "attention" if key.startswith("attention") else "MLP"
         after = norm_place == "post" and not key.endswith("_inside")
-        gain = getattr(norm, "weight", None)
+        gain = _gain(layer, "norm" if after else branch, f"{key} gain", norm)
         if gain is None:
             continue
-        scale = Weight(layer, "norm" if after else branch, f"{key} gain", norm, "weight", _same)
-        yield scale
+        yield gain
         if getattr(norm, "bias", None) is not None:
-            yield Weight(layer, scale.part, f"{key} norm bias", norm, "bias", _same, scale)
+            yield Weight(layer, gain.part, f"{key} norm bias", norm, "bias", _same, gain)
     others = {id(parameter) for norm in block.norms.values() for parameter in norm.parameters()}
     for path, module in attention.scores.named_modules():
         for name, parameter in module.named_parameters(recurse=False):
@@ -119,7 +137,68 @@ def _weights_of_block(layer: int, block: Block, norm_place: str) -> Iterator[Wei
                 continue
             if layer == 1 or parameter.ndim == 1:  # one table may serve all layers
                 role = f"score {path}.{name}" if path else f"score {name}"
-                yield Weight(layer, "attention", role, module, name, _same)
+                offset = float(isinstance(module, OffsetNorm) and name == "offset")
+                yield Weight(layer, "attention", role, module, name, _same, offset=offset)
+
+
+def _stored_apart(role: str, projection: Any) -> Iterator[tuple[str, Any]]:
+    """The matrices that make up a projection: itself, its experts, or what latent features take."""
+    if isinstance(projection, Joined):
+        for number, part in enumerate(projection.parts):
+            yield from _stored_apart(f"{role} (shared)" if number else role, part)
+    elif isinstance(projection, Latent):
+        yield f"{role} (latent)", projection.down
+        yield role, projection.up
+    elif isinstance(projection, PartlyShared):
+        yield from _stored_apart(role, projection.own)
+        yield f"{role} (shared)", projection.shared
+    elif projection is not None:
+        yield role, projection
+
+
+def _gain(layer: int, part: str, role: str, norm: nn.Module) -> Weight | None:
+    """The gain of a norm, which may be stored as its difference from one; None without one."""
+    if isinstance(norm, OffsetNorm):
+        return Weight(layer, part, role, norm, "offset", _same, offset=1.0)
+    stored = getattr(norm, "weight", None)
+    return None if stored is None else Weight(layer, part, role, norm, "weight", _same)
+
+
+def recorded_weights(traced: Traced) -> list[Weight]:
+    """Every parameter of the blocks of a model that is not converted, by its path in a block.
+
+    A block that several layers share is listed in its first.
+    """
+    weights: list[Weight] = []
+    seen: set[int] = set()
+    for layer, block in enumerate(traced.stack, start=1):
+        for path, module in block.named_modules():
+            mine: dict[str, Weight] = {}
+            for name, parameter in module.named_parameters(recurse=False):
+                if id(parameter) in seen:
+                    continue
+                seen.add(id(parameter))
+                role = f"{path}.{name}" if path else name
+                matrix = mine.get("weight") if name == "bias" else None
+                pick = _same if parameter.ndim in (1, 2) else _by_rows
+                passes = parameter.ndim >= 2 and not _NOT_PASSED.search(role)
+                part = _part_named(path, traced.sublayers.get(kind_of(block), ()))
+                mine[name] = Weight(layer, part, role, module, name, pick, matrix, passes)
+                weights.append(mine[name])
+    return weights
+
+
+def _part_named(path: str, sublayers: Sequence[Sublayer]) -> str:
+    """The part of a block that a module belongs to: the sublayer for which it ran, else by name."""
+    nearest = max(sublayers, key=lambda sublayer: sublayer.has(path), default=None)
+    if nearest is not None and nearest.has(path):
+        return nearest.part
+    return part_of(path) or BLOCK
+
+
+def _by_rows(stored: Tensor) -> Tensor:
+    """A single number as a vector; what has more than two axes, such as experts, as a matrix."""
+    return stored.reshape(1) if stored.ndim == 0 else stored.flatten(0, -2)
 
 
 class _Whole:
@@ -138,14 +217,17 @@ def _same(stored: Tensor) -> Tensor:
 
 def _as_matrix(stored: Tensor) -> Tensor:
     """A convolution's kernels as rows; a table with an axis for the batch without it."""
+    if stored.ndim == 0:
+        return stored.reshape(1)
     return stored.flatten(1) if len(stored) > 1 else stored.flatten(0, -2)
 
 
-def outer_weights(model: nn.Module, network: Network) -> list[Weight]:
+def outer_weights(model: nn.Module, network: Network | Traced) -> list[Weight]:
     """What a model has around its blocks: tables, projections and norms of the embeddings, and
     the norm after the last block."""
     weights: list[Weight] = []
-    seen = {id(parameter) for parameter in network.parameters()}
+    blocks = list(network.stack) if isinstance(network, Traced) else list(network.blocks)
+    seen = {id(parameter) for block in blocks for parameter in block.parameters()}
     body = getattr(model, "base_model", model)
     for path, module in body.named_modules():
         embeds = isinstance(module, nn.Embedding) or "embed" in path
@@ -156,19 +238,21 @@ def outer_weights(model: nn.Module, network: Network) -> list[Weight]:
                 continue
             seen.add(id(parameter))
             part = EMBEDDINGS if embeds else FINAL_NORM
-            layer = 0 if embeds else network.spec.layers
+            layer = 0 if embeds else len(blocks)
             gain = weights[-1] if weights and weights[-1].module is module else None
             matrix = gain if name == "bias" else None
-            pick = _same if parameter.ndim <= 2 else _as_matrix
+            pick = _same if parameter.ndim in (1, 2) else _as_matrix
             weights.append(Weight(layer, part, f"{path}.{name}", module, name, pick, matrix))
     return weights
 
 
 def read_weights(subject: kit.Subject, known: Sequence[Reading] = ()) -> tuple[Reading, ...]:
     """The figures of every weight; one that is stored as when it was ``known`` is not read anew."""
-    weights, names = weights_of(subject.network), {}
+    traced, names = subject.traced, {}
+    weights = weights_of(subject.network) if traced is None else recorded_weights(traced)
     if subject.origin is not None:
-        weights += outer_weights(subject.origin.model, subject.network)
+        body = subject.origin.model if traced is None else traced.model
+        weights += outer_weights(body, subject.network if traced is None else traced)
         names = {id(parameter): path for path, parameter in subject.origin.model.named_parameters()}
     names = {id(parameter): path for path, parameter in subject.network.named_parameters()} | names
     before = {(reading.weight.layer, reading.weight.role): reading for reading in known}
@@ -187,7 +271,7 @@ def read_weights(subject: kit.Subject, known: Sequence[Reading] = ()) -> tuple[R
 
 def is_passed_through(weight: Weight) -> bool:
     """Whether the output of a part, or the input of the first block, passes through a matrix."""
-    return weight.role in OUTPUT_ROLES or (weight.layer == 0 and weight.value.ndim == 2)
+    return weight.passes or (weight.layer == 0 and weight.value.ndim == 2)
 
 
 def figures_of(weight: Weight, sizes: Mapping[str, float] | None = None) -> dict[Figure, float]:

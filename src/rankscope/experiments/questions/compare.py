@@ -12,7 +12,8 @@ from torch import nn
 from rankscope import results, tables
 from rankscope.arguments import checked
 from rankscope.ask import Cost, Dtype, Model, Source, free_name, model_subject, refuse_unasked
-from rankscope.errors import InputError
+from rankscope.core.tracing import Trace
+from rankscope.errors import InputError, RankscopeError
 from rankscope.experiments import kit
 from rankscope.experiments.questions import _comparison as words
 from rankscope.experiments.variants import TRANSFORMER
@@ -160,7 +161,7 @@ def _measured(model: Model, config: Config, on_step: kit.OnStep) -> words.ModelC
         work = Cost.of_trace(subject, config.metrics).times(len(config.models))
         refuse_unasked(work, "--length, --samples")
     try:
-        table = subject.trace(config.metrics, on_step).table
+        table = _traced(subject, config.metrics, on_step).table
     except InputError as error:
         raise InputError(f"{model.label}: {error}") from error
     known = subject.provenance()
@@ -187,8 +188,19 @@ def _subject(
         samples=config.samples,
         special_tokens=config.special_tokens,
         seed=config.seed,
+        any_model=True,
         **loading,
     )
+
+
+def _traced(subject: kit.Subject, metrics: Sequence[str], on_step: kit.OnStep) -> Trace:
+    """A trace with the metrics of attention, or without them where it cannot be observed."""
+    try:
+        return subject.trace(metrics, on_step)
+    except RankscopeError:
+        if subject.traced is None:
+            raise
+        return subject.trace(words.OF_TOKENS, on_step)
 
 
 def _from_result(model: Model, result: Result) -> words.ModelCurve:

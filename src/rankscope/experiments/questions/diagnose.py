@@ -1,19 +1,28 @@
 """Is this model collapsing, where, why, and what now?"""
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
+import numpy as np
+import torch
 from torch import Tensor, nn
 
 from rankscope.arguments import Seed, checked
 from rankscope.ask import Cost, network_subject, title_of
 from rankscope.core.checks import whole
 from rankscope.core.network import Network
-from rankscope.errors import InputError
+from rankscope.errors import InputError, UnsupportedModelError
 from rankscope.experiments import diagnosis, kit, variants
 from rankscope.experiments.questions import advise
-from rankscope.models.calls import Inputs, ReadInputs, as_network, read_inputs
+from rankscope.models.calls import (
+    Inputs,
+    ReadInputs,
+    as_network,
+    is_transformers_model,
+    read_inputs,
+)
 from rankscope.models.text import passages
 
 if TYPE_CHECKING:
@@ -22,7 +31,7 @@ if TYPE_CHECKING:
 ENTRY = kit.question(
     "diagnose",
     "Is it collapsing, where, why, and what now?",
-    asks=kit.Asks(unfit_text=True),
+    asks=kit.Asks(unfit_text=True, any_model=True),
     metrics=(
         kit.Metric(
             "residual_step",
@@ -142,6 +151,10 @@ ENTRY = kit.question(
 )
 
 
+_TRACING: Final = ("blocks", "layout", "stream", "output")
+"""Options of ``trace`` for a model that is not converted."""
+
+
 @dataclass(frozen=True)
 class Config(kit.Question):
     """``parts``: what SAN and others lack; ``reference_seed`` draws networks to compare with.
@@ -204,39 +217,118 @@ def diagnose(
     ['depth collapse', 'width collapse', 'entropy collapse', 'layer collapse', ...]
 
     ``model`` is whatever ``rankscope.load`` takes or returns (a folder, a Hub id, a transformers
-    model); ``loading`` are options of ``load``. ``inputs`` are texts or token ids, the bundled
-    passages by default; a ``Network`` also takes hidden states, and reads texts in random
-    embeddings. ``measured`` leaves tokens out of the figures that the network still sees (CLS and
-    the like); ``parts`` says what SAN and the others lack (see ``four_variants``); ``seed`` draws
-    the networks to compare with; ``on_step`` is called with the share of the work that is done.
-    ``fix`` is a folder, new or empty, into which the model is written with the repairs that help;
-    its own files are not touched.
+    model); ``loading`` are options of ``load``. One that cannot be converted is traced as it is,
+    and so is any other ``nn.Module`` with a stack of blocks: chapters that need our network then
+    say why they are left out. ``inputs`` are texts or token ids, the bundled passages by default; a
+    ``Network`` also takes hidden states, and reads texts in random embeddings; a module takes what
+    ``trace`` does (a tensor, keyword arguments in a mapping, positional ones in a sequence), and
+    ``blocks``, ``layout``, ``stream`` and ``output`` are those of ``trace``. ``measured`` leaves
+    tokens out of the figures that the network still sees (CLS and the like); ``parts`` says what
+    SAN and the others lack (see ``four_variants``); ``seed`` draws the networks to compare with;
+    ``on_step`` is called with the share of the work that is done. ``fix`` is a folder, new or
+    empty, into which the model is written with the repairs that help; its own files are not
+    touched.
     """
-    reading = ReadInputs(None, None, None) if inputs is None else read_inputs(inputs, token_mask)
-    if isinstance(model, Network):
-        if loading:
-            raise InputError(f"{next(iter(loading))} applies to loading; this is a network.")
-        if reading.tensor is not None:
-            network, x, mask = as_network(model, reading.tensor, reading.token_mask)
-            subject = kit.Subject(network, x, mask, measured, title_of(model))
-        elif token_mask is not None or measured is not None:
-            raise InputError("token_mask and measured are about hidden states; give them, too.")
-        else:
-            read = passages() if reading.texts is None else reading.texts
-            tokens = 128 if length is None else length
-            subject = network_subject(model, read, length=tokens, seed=seed)
-    elif measured is not None or (reading.tensor is not None and reading.ids is None):
-        raise InputError(
-            "hidden states and measured are for a Network; a model reads texts or ids."
+    tracing: dict[str, Any] = {name: loading.pop(name) for name in _TRACING if name in loading}
+    options: dict[str, Any]
+    if isinstance(model, nn.Module) and not isinstance(model, Network):
+        subject = _module_subject(
+            model, inputs, token_mask, measured, tracing, length=length, seed=seed, **loading
         )
-    elif token_mask is not None and reading.tensor is None:
-        raise InputError("token_mask is about token ids or hidden states; give them, too.")
     else:
-        from rankscope.ask import model_subject  # imports Transformers
+        reading = _reading(inputs, token_mask)
+        if isinstance(model, Network):
+            options = {**loading, **tracing}
+            subject = _network_subject(model, reading, token_mask, measured, length, seed, options)
+        else:
+            _refuse_masks(reading, token_mask, measured)
+            from rankscope.ask import model_subject  # imports Transformers
 
-        subject = model_subject(
-            model, reading.texts, ids=reading.ids, length=length, seed=seed, **loading
-        )
+            options = {"length": length, "seed": seed, "any_model": True, "tracing": tracing}
+            subject = model_subject(model, reading.texts, ids=reading.ids, **options, **loading)
     subject = replace(subject, batch_size=whole("batch_size", batch_size, least=1))
     folder = "" if fix is None else str(fix)
     return run(Config(subject, parts, seed, folder), on_step or kit.silent)
+
+
+def _reading(inputs: Inputs | None, token_mask: Tensor | None) -> ReadInputs:
+    return ReadInputs(None, None, None) if inputs is None else read_inputs(inputs, token_mask)
+
+
+def _refuse_masks(reading: ReadInputs, token_mask: Tensor | None, measured: Tensor | None) -> None:
+    if measured is not None or (reading.tensor is not None and reading.ids is None):
+        raise InputError(
+            "hidden states and measured are for a Network; a model reads texts or ids."
+        )
+    if token_mask is not None and reading.tensor is None:
+        raise InputError("token_mask is about token ids or hidden states; give them, too.")
+
+
+def _network_subject(
+    model: Network,
+    reading: ReadInputs,
+    token_mask: Tensor | None,
+    measured: Tensor | None,
+    length: int | None,
+    seed: int,
+    loading: Mapping[str, Any],
+) -> kit.Subject:
+    if loading:
+        raise InputError(f"{next(iter(loading))} applies to loading a model; this is a network.")
+    if reading.tensor is not None:
+        network, x, mask = as_network(model, reading.tensor, reading.token_mask)
+        return kit.Subject(network, x, mask, measured, title_of(model))
+    if token_mask is not None or measured is not None:
+        raise InputError("token_mask and measured are about hidden states; give them, too.")
+    read = passages() if reading.texts is None else reading.texts
+    return network_subject(model, read, length=128 if length is None else length, seed=seed)
+
+
+def _module_subject(
+    model: nn.Module,
+    inputs: Inputs | None,
+    token_mask: Tensor | None,
+    measured: Tensor | None,
+    tracing: Mapping[str, Any],
+    *,
+    length: int | None,
+    seed: int,
+    **loading: Any,
+) -> kit.Subject:
+    """A model of transformers on what ``load`` reads for it, or any module on its own arguments."""
+    from rankscope.ask import model_subject, module_subject  # imports Transformers
+
+    reads = is_transformers_model(model)
+    if isinstance(inputs, np.ndarray) and inputs.dtype.kind not in "UO":
+        inputs = torch.from_numpy(inputs)
+    own = isinstance(inputs, Mapping) and not inputs.keys() <= {"input_ids", "attention_mask"}
+    if reads and not own:
+        options: dict[str, Any] = {"length": length, "seed": seed, "any_model": True}
+        options |= {"tracing": tracing, **loading}
+        takes_images = getattr(model, "main_input_name", "input_ids") != "input_ids"
+        if takes_images and isinstance(inputs, Tensor) and inputs.is_floating_point():
+            return model_subject(model, images=inputs, **options)
+        reading = _reading(inputs, token_mask)
+        _refuse_masks(reading, token_mask, measured)
+        return model_subject(model, reading.texts, ids=reading.ids, **options)
+    given = [name for name, value in {"length": length, **loading}.items() if value is not None]
+    if given:
+        raise InputError(f"{given[0]} is about what load reads; this model runs on its inputs.")
+    if inputs is None or isinstance(inputs, str) or _is_texts(inputs):
+        raise InputError(
+            f"{type(model).__name__} has no tokeniser; give what its forward pass takes: a tensor, "
+            "keyword arguments in a mapping, or positional ones in a list."
+        )
+    reason = None
+    if reads:
+        reason = UnsupportedModelError(
+            "the model runs as it is on keyword arguments; give texts or token ids alone to have "
+            "it converted."
+        )
+    return module_subject(
+        model, inputs, token_mask=token_mask, measured=measured, tracing=tracing, reason=reason
+    )
+
+
+def _is_texts(inputs: Any) -> bool:
+    return isinstance(inputs, Sequence) and all(isinstance(text, str) for text in inputs)

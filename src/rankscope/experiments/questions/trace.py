@@ -7,7 +7,7 @@ from rankscope.core.tracing import DEFAULT_METRICS, choose_measures
 from rankscope.experiments import kit
 from rankscope.numerals import course, plural
 
-ENTRY = kit.question("trace", "Every layer of one network")
+ENTRY = kit.question("trace", "Every layer of one network", asks=kit.Asks(any_model=True))
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,7 @@
 """A loaded model: the original, our network on its weights, and the way from text to blocks."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -14,9 +14,9 @@ from rankscope.core.checks import valid_mask, whole
 from rankscope.core.network import Network
 from rankscope.core.pooling import Pooling
 from rankscope.core.tracing import captured_input, evaluating, refuse_broken, with_replaced_state
-from rankscope.errors import InputError, KindError, ShapeError, SourceError
+from rankscope.errors import InputError, KindError, RankscopeError, ShapeError, SourceError
 from rankscope.models.families._architectures import family_of
-from rankscope.models.families._family import Family, Original
+from rankscope.models.families._family import Family, Original, config_of
 from rankscope.models.families._pooling import leading_tokens, pooling_of
 from rankscope.models.families._sources import quiet
 from rankscope.models.families._tokenization import encode, input_check, special_tokens
@@ -46,9 +46,188 @@ class BlockInput(NamedTuple):
     special_mask: Tensor
 
 
+class ModelInput(NamedTuple):
+    """What a model is given.
+
+    ``token_mask`` is None for images and sounds, whose tokens are known once they have run;
+    ``lost`` is of texts how many tokens of each were cut off.
+    """
+
+    arguments: dict[str, Any]
+    token_mask: Tensor | None
+    lost: tuple[int, ...] | None
+
+
+class Reader:
+    """A model, and how its inputs become the arguments of its forward pass."""
+
+    original: nn.Module
+    family: Family
+    name: str
+    tokenizer: Any
+    processor: Any
+
+    @property
+    def body(self) -> Original:
+        """The part of the original that our network stands for, with its embeddings."""
+        return self.family.body_of(self.original)
+
+    @property
+    def sees_images(self) -> bool:
+        """Whether its input is images, not text."""
+        return sees_images(self.body)
+
+    @property
+    def media(self) -> str:
+        """The argument that takes images or sounds; empty for a model that reads text."""
+        name = str(getattr(self.body, "main_input_name", "input_ids"))
+        return "" if name == "input_ids" else name
+
+    def arguments(
+        self, source: Readable, *, token_mask: Tensor | None = None, length: int | None = None
+    ) -> dict[str, Any]:
+        """Keyword arguments with which the original's body runs on the same input."""
+        arguments, real, lost = self._arguments(source, token_mask, length)
+        if lost is not None and real is not None:
+            self._refuse_unfit(input_check(arguments, real, self.tokenizer, lost))
+        return arguments
+
+    def _arguments(
+        self, source: Readable, token_mask: Tensor | None, length: int | None
+    ) -> ModelInput:
+        """The arguments, which tokens are real, and of texts how many of each were cut off."""
+        if not isinstance(source, Tensor):
+            if not source:
+                raise InputError("there is nothing to read; give at least one text or image.")
+            if isinstance(source, str):
+                raise KindError("give texts in a list: loaded.inputs(['...']).")
+            if all(isinstance(one, str) for one in source):
+                if token_mask is not None:
+                    raise InputError("texts are padded and masked here: give no token_mask.")
+                if length is not None:
+                    whole("length", length, least=1)
+                if self.media:
+                    what = "sees images" if self.sees_images else f"takes {self.media}"
+                    raise KindError(f"{self.name} {what} and reads no text.")
+                if self.tokenizer is None:
+                    raise SourceError(
+                        f"{self.name} came without a tokeniser, or with one that knows no word, "
+                        "so it cannot read text; name another (--tokenizer, or tokenizer= in "
+                        "Python), or give token ids (--ids, or a tensor of them)."
+                    )
+                ids, real, lost = encode(self.tokenizer, source, length)
+                return self._of_tensor(ids, real)._replace(lost=lost)
+            if self.processor is None:
+                raise KindError(
+                    "expected texts, a tensor of token ids, embeddings or images; images that are "
+                    "not tensors need an image processor, and this model came without one."
+                )
+            source = self.processor(images=list(source), return_tensors="pt")["pixel_values"]
+        if length is not None:
+            raise InputError(
+                f"length={length} cuts texts, which are tokenised here; token ids and embeddings "
+                "are cut by whoever gives them: ids[:, :length]. Images have one length."
+            )
+        assert isinstance(source, Tensor)
+        return self._of_tensor(source, token_mask)
+
+    def _of_tensor(self, source: Tensor, token_mask: Tensor | None) -> ModelInput:
+        tensor = source.to(next(self.body.parameters()).device)
+        self._check(tensor)
+        if self.media:
+            return ModelInput({self.media: tensor}, None, None)
+        if token_mask is None:
+            token_mask = torch.ones(tensor.shape[:2], dtype=torch.bool)
+        token_mask = valid_mask(token_mask, tuple(tensor.shape[:2])).to(tensor.device)
+        if not token_mask.all() and not self._may_pad:
+            raise InputError(
+                f"{self.name} takes no attention_mask, so it cannot leave padding out; give "
+                "sequences of one length."
+            )
+        arguments = text_arguments(self.family, self.body, tensor, token_mask)
+        return ModelInput(arguments, token_mask, None)
+
+    @property
+    def _may_pad(self) -> bool:
+        """Whether samples of different lengths can be read."""
+        return self.family.takes(self.body, "attention_mask")
+
+    def _check(self, tensor: Tensor) -> None:
+        """Images for a model that sees; else ids of the vocabulary or embeddings, not too long."""
+        got = f"got {tensor.dtype} of shape {tuple(tensor.shape)}"
+        if self.sees_images:
+            if tensor.ndim == 4 and tensor.is_floating_point():
+                return
+            raise ShapeError(f"{self.name} sees images (batch, channel, height, width), {got}.")
+        if self.media:
+            if tensor.is_floating_point():
+                return
+            raise ShapeError(f"{self.name} takes {self.media}, which are real numbers; {got}.")
+        if tensor.is_floating_point() != (tensor.ndim == 3) or tensor.ndim not in (2, 3):
+            raise ShapeError(
+                f"{got}; expected token ids (batch, token) or embeddings (batch, token, feature)."
+            )
+        most = self.family.most_tokens(self.body)
+        if most is not None and tensor.shape[1] > most:
+            raise InputError(
+                f"{tensor.shape[1]} tokens are more than the {most} positions {self.name} has; "
+                "cut them: loaded.inputs(texts, length=...), --length."
+            )
+        vocabulary = getattr(config_of(self.body), "vocab_size", None)
+        try:
+            table = self.body.get_input_embeddings().weight
+        except (AttributeError, NotImplementedError):  # its own forward pass has to tell
+            table = None
+        if table is None and tensor.ndim == 3:
+            raise ShapeError(f"{self.name} has no table of word embeddings to replace; {got}.")
+        if table is None:
+            return
+        fits = tensor.shape[-1] == table.shape[1] and tensor.dtype == table.dtype
+        if tensor.ndim == 3 and not fits:
+            raise ShapeError(
+                f"embeddings are {tensor.dtype} of width {tensor.shape[-1]}, expected "
+                f"{table.dtype} of width {table.shape[1]}."
+            )
+        if tensor.ndim == 2:
+            low, high = int(tensor.min()), int(tensor.max())
+            size = len(table) if vocabulary is None else vocabulary
+            if not 0 <= low <= high < size:
+                raise InputError(
+                    f"token ids run from {low} to {high}, but the vocabulary of {self.name} has "
+                    f"{size}; use the model's own tokeniser."
+                )
+
+    def _refuse_unfit(self, check: InputCheck) -> None:
+        if check.origin == "text" and not check.fits:
+            raise InputError(
+                f"{check.unknown_count} of {check.counted} tokens are unknown to the tokeniser of "
+                f"{self.name}: this text is not what the model reads, and figures on it would mean "
+                "nothing; give text that is (--text), or token ids (--ids)."
+            )
+
+    def noise_images(self, count: int, *, seed: int = 0) -> Tensor:
+        """Images (or sounds) of noise in the size the model takes, where there are no others."""
+        whole("count", count, least=1, most=1_000_000)
+        if not self.media:
+            raise InputError(f"{self.name} reads text; give it texts or token ids.")
+        noise = torch.randn(count, *media_shape(self.body), generator=stream(seed, "noise images"))
+        return noise.to(next(self.body.parameters()))
+
+    def save(self, folder: Path) -> None:
+        """Write the original's weights as they are now, and its tokeniser, for ``load`` to read.
+
+        A head that the checkpoint has and ``load`` left out, such as a classifier, is written, too.
+        """
+        with quiet(), atomic_folder(folder) as unfinished:
+            parts: tuple[Any, ...] = (_with_head(self.original), self.tokenizer, self.processor)
+            for part in parts:
+                if hasattr(part, "save_pretrained"):
+                    part.save_pretrained(unfinished)
+
+
 @checked
 @dataclass(frozen=True, repr=False)
-class Loaded:
+class Loaded(Reader):
     """A model in two forms that were proven equal when it was loaded."""
 
     network: Network
@@ -71,21 +250,11 @@ class Loaded:
 
     @property
     def _about(self) -> str:
-        reads = "images" if self.sees_images else "token ids"
+        reads = "images" if self.sees_images else self.media or "token ids"
         if self.tokenizer is not None:
             reads = "text"
         error = short(self.verification.worst, digits=2)
         return f"{self.family.name}, reads {reads}; equal to the original to {error}"
-
-    @property
-    def body(self) -> Original:
-        """The part of the original that our network stands for, with its embeddings."""
-        return self.family.body_of(self.original)
-
-    @property
-    def sees_images(self) -> bool:
-        """Whether its input is images, not text."""
-        return sees_images(self.body)
 
     @cached_property
     def pooling(self) -> Pooling:
@@ -120,7 +289,7 @@ class Loaded:
         self, source: Readable, *, token_mask: Tensor | None = None, length: int | None = None
     ) -> tuple[BlockInput, InputCheck]:
         """The same with what was read, token by token; text that does not fit is not refused."""
-        arguments, lost = self._arguments(source, token_mask, length)
+        arguments, _, lost = self._arguments(source, token_mask, length)
         body, ids = self.body, arguments.get("input_ids")
         with evaluating(body):
             captured = captured_input(self.family.layers_of(body), lambda: body(**arguments))
@@ -135,109 +304,6 @@ class Loaded:
             special = special_tokens(self.tokenizer, ids) & real
         check = input_check(arguments, real, self.tokenizer, lost)
         return BlockInput(x, real, special), check
-
-    def arguments(
-        self, source: Readable, *, token_mask: Tensor | None = None, length: int | None = None
-    ) -> dict[str, Any]:
-        """Keyword arguments with which the original's body runs on the same input."""
-        arguments, lost = self._arguments(source, token_mask, length)
-        if lost is not None:
-            mask = arguments["attention_mask"].bool()
-            self._refuse_unfit(input_check(arguments, mask, self.tokenizer, lost))
-        return arguments
-
-    def _arguments(
-        self, source: Readable, token_mask: Tensor | None, length: int | None
-    ) -> tuple[dict[str, Any], tuple[int, ...] | None]:
-        """The arguments, and of texts how many tokens of each were cut off."""
-        if not isinstance(source, Tensor):
-            if not source:
-                raise InputError("there is nothing to read; give at least one text or image.")
-            if isinstance(source, str):
-                raise KindError("give texts in a list: loaded.inputs(['...']).")
-            if all(isinstance(one, str) for one in source):
-                if token_mask is not None:
-                    raise InputError("texts are padded and masked here: give no token_mask.")
-                if length is not None:
-                    whole("length", length, least=1)
-                if self.sees_images:
-                    raise KindError(f"{self.name} sees images and reads no text.")
-                if self.tokenizer is None:
-                    raise SourceError(
-                        f"{self.name} came without a tokeniser, or with one that knows no word, "
-                        "so it cannot read text; name another (--tokenizer, or tokenizer= in "
-                        "Python), or give token ids (--ids, or a tensor of them)."
-                    )
-                ids, real, lost = encode(self.tokenizer, source, length)
-                return self._of_tensor(ids, real), lost
-            if self.processor is None:
-                raise KindError(
-                    "expected texts, a tensor of token ids, embeddings or images; images that are "
-                    "not tensors need an image processor, and this model came without one."
-                )
-            source = self.processor(images=list(source), return_tensors="pt")["pixel_values"]
-        if length is not None:
-            raise InputError(
-                f"length={length} cuts texts, which are tokenised here; token ids and embeddings "
-                "are cut by whoever gives them: ids[:, :length]. Images have one length."
-            )
-        assert isinstance(source, Tensor)
-        return self._of_tensor(source, token_mask), None
-
-    def _of_tensor(self, source: Tensor, token_mask: Tensor | None) -> dict[str, Any]:
-        tensor = source.to(next(self.body.parameters()).device)
-        self._check(tensor)
-        if tensor.ndim == 4:
-            return {"pixel_values": tensor}
-        if token_mask is None:
-            token_mask = torch.ones(tensor.shape[:2], dtype=torch.bool)
-        token_mask = valid_mask(token_mask, tuple(tensor.shape[:2])).to(tensor.device)
-        if not token_mask.all() and not self.family.takes(self.body, "attention_mask"):
-            raise InputError(
-                f"{self.name} takes no attention_mask, so it cannot leave padding out; give "
-                "sequences of one length."
-            )
-        return text_arguments(self.family, self.body, tensor, token_mask)
-
-    def _check(self, tensor: Tensor) -> None:
-        """Images for a model that sees; else ids of the vocabulary or embeddings, not too long."""
-        got = f"got {tensor.dtype} of shape {tuple(tensor.shape)}"
-        if self.sees_images:
-            if tensor.ndim == 4 and tensor.is_floating_point():
-                return
-            raise ShapeError(f"{self.name} sees images (batch, channel, height, width), {got}.")
-        if tensor.is_floating_point() != (tensor.ndim == 3) or tensor.ndim not in (2, 3):
-            raise ShapeError(
-                f"{got}; expected token ids (batch, token) or embeddings (batch, token, feature)."
-            )
-        most = self.family.most_tokens(self.body)
-        if most is not None and tensor.shape[1] > most:
-            raise InputError(
-                f"{tensor.shape[1]} tokens are more than the {most} positions {self.name} has; "
-                "cut them: loaded.inputs(texts, length=...), --length."
-            )
-        table = self.body.get_input_embeddings().weight
-        fits = tensor.shape[-1] == table.shape[1] and tensor.dtype == table.dtype
-        if tensor.ndim == 3 and not fits:
-            raise ShapeError(
-                f"embeddings are {tensor.dtype} of width {tensor.shape[-1]}, expected "
-                f"{table.dtype} of width {table.shape[1]}."
-            )
-        if tensor.ndim == 2:
-            low, high, size = int(tensor.min()), int(tensor.max()), self.body.config.vocab_size
-            if not 0 <= low <= high < size:
-                raise InputError(
-                    f"token ids run from {low} to {high}, but the vocabulary of {self.name} has "
-                    f"{size}; use the model's own tokeniser."
-                )
-
-    def _refuse_unfit(self, check: InputCheck) -> None:
-        if check.origin == "text" and not check.fits:
-            raise InputError(
-                f"{check.unknown_count} of {check.counted} tokens are unknown to the tokeniser of "
-                f"{self.name}: this text is not what the model reads, and figures on it would mean "
-                "nothing; give text that is (--text), or token ids (--ids)."
-            )
 
     def verify(self) -> Verification:
         """Compare every layer with the original's again; raise if one differs too much."""
@@ -257,25 +323,6 @@ class Loaded:
         with evaluating(self.original):
             return with_replaced_state(layers, state, lambda: self.original(**arguments))
 
-    def noise_images(self, count: int, *, seed: int = 0) -> Tensor:
-        """Images of noise in the size the model sees, for when there are no real ones."""
-        whole("count", count, least=1, most=1_000_000)
-        if not self.sees_images:
-            raise InputError(f"{self.name} reads text; give it texts or token ids.")
-        noise = torch.randn(count, *media_shape(self.body), generator=stream(seed, "noise images"))
-        return noise.to(next(self.body.parameters()))
-
-    def save(self, folder: Path) -> None:
-        """Write the original's weights as they are now, and its tokeniser, for ``load`` to read.
-
-        A head that the checkpoint has and ``load`` left out, such as a classifier, is written, too.
-        """
-        with quiet(), atomic_folder(folder) as unfinished:
-            parts: tuple[Any, ...] = (_with_head(self.original), self.tokenizer, self.processor)
-            for part in parts:
-                if hasattr(part, "save_pretrained"):
-                    part.save_pretrained(unfinished)
-
     def reinitialised(self, *, seed: int = 0) -> "Loaded":
         """The same architecture with fresh random weights, drawn as the original draws them."""
         return build(
@@ -287,6 +334,43 @@ class Loaded:
             family=self.family,
             tried_on=self.tried_on,
         )
+
+
+@checked
+@dataclass(frozen=True, repr=False)
+class Unconverted(Reader):
+    """A model that is not converted, with the reason: it runs as it is, and can be traced."""
+
+    original: nn.Module
+    family: Family
+    name: str
+    reason: RankscopeError
+    tokenizer: Any = None
+    processor: Any = None
+
+    def __repr__(self) -> str:
+        return f"Unconverted {cut(self.name)}: {cut(str(self.reason), 300)}"
+
+    def read(
+        self, source: Readable, *, token_mask: Tensor | None = None, length: int | None = None
+    ) -> ModelInput:
+        """Texts, token ids, images or sounds → the arguments of the body."""
+        return self._arguments(source, token_mask, length)
+
+    @property
+    def _may_pad(self) -> bool:
+        return True  # what cannot be padded runs sample by sample
+
+    def describe(self, read: ModelInput, token_mask: Tensor) -> tuple[Tensor, InputCheck]:
+        """Which tokens are special, and what was read, once it is known how many tokens ran."""
+        special, ids = torch.zeros_like(token_mask), read.arguments.get("input_ids")
+        if ids is not None and self.tokenizer is not None:
+            special = special_tokens(self.tokenizer, ids) & token_mask
+        return special, input_check(read.arguments, token_mask, self.tokenizer, read.lost)
+
+    def reinitialised(self, *, seed: int = 0) -> "Unconverted":
+        """The same architecture with fresh random weights, drawn as the original draws them."""
+        return replace(self, original=fresh(self.original, seed))
 
 
 def _with_head(original: Any) -> Any:

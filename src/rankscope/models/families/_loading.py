@@ -11,11 +11,11 @@ from torch import Tensor, nn
 
 from rankscope.arguments import checked
 from rankscope.core.checks import usable_device
-from rankscope.errors import InputError, KindError, UnsupportedModelError
+from rankscope.errors import InputError, KindError, RankscopeError, UnsupportedModelError
 from rankscope.models.checkpoints import gather, refuse_packed, resolve_checkpoint
 from rankscope.models.families._architectures import family_of
 from rankscope.models.families._family import Family
-from rankscope.models.families._loaded import Loaded, build, fresh
+from rankscope.models.families._loaded import Loaded, Unconverted, build, fresh
 from rankscope.models.families._observation import TOLERANCES
 from rankscope.models.families._sources import another_tokenizer, initialise, load_pretrained
 from rankscope.models.families._verification import Probe, Verification, text_arguments
@@ -61,6 +61,61 @@ def load(
     input to compare on, token ids or keyword arguments, for a model whose configuration does not
     say what it reads.
     """
+    return _convert(
+        _open(
+            source,
+            device=device,
+            dtype=dtype,
+            revision=revision,
+            at_init=at_init,
+            seed=seed,
+            pickled=pickled,
+            trust_remote_code=trust_remote_code,
+            device_map=device_map,
+            tokenizer=tokenizer,
+            part=part,
+            family=family,
+        ),
+        seed=seed if at_init else None,
+        probe=probe,
+    )
+
+
+def load_any(
+    source: str | Path | nn.Module,
+    *,
+    at_init: bool = False,
+    seed: int = 0,
+    probe: Tensor | Mapping[str, Any] | None = None,
+    **options: Any,
+) -> Loaded | Unconverted:
+    """``load`` where the model can be converted; otherwise the model as it is, and the reason."""
+    opened = _open(source, at_init=at_init, seed=seed, **options)
+    try:
+        return _convert(opened, seed=seed if at_init else None, probe=probe)
+    except RankscopeError as error:
+        return replace(opened, reason=error)
+    except Exception as error:  # whatever a foreign forward pass raises on a probe
+        why = f"its blocks could not be tried ({type(error).__name__}: {error})"
+        return replace(opened, reason=UnsupportedModelError(f"{opened.name}: {why}."))
+
+
+def _open(
+    source: str | Path | nn.Module,
+    *,
+    device: str | torch.device | None = None,
+    dtype: torch.dtype | None = None,
+    revision: str | None = None,
+    at_init: bool = False,
+    seed: int = 0,
+    pickled: bool = False,
+    trust_remote_code: bool = False,
+    device_map: Any = None,
+    tokenizer: Any = None,
+    part: str | None = None,
+    family: Family | None = None,
+) -> Unconverted:
+    """A model from its source, before it is converted."""
     if dtype is not None and dtype not in TOLERANCES:
         known = ", ".join(str(each) for each in TOLERANCES)
         raise KindError(f"dtype={dtype!r} is none a model can be verified in; use {known}.")
@@ -96,14 +151,23 @@ def load(
     described = family_of(model) if family is None else family
     if part is not None:
         described = replace(described, body=_checked_part(model, part))
+    reason = UnsupportedModelError(f"{name} is not converted.")
+    return Unconverted(model, described, name, reason, reads, processor)
+
+
+def _convert(
+    opened: Unconverted, *, seed: int | None, probe: Tensor | Mapping[str, Any] | None
+) -> Loaded:
+    """Our network on the weights of a model, compared with it."""
+    model, family = opened.original, opened.family
     return build(
         model,
-        name=name,
-        tokenizer=reads,
-        processor=processor,
-        seed=seed if at_init else None,
-        family=described,
-        tried_on=() if probe is None else (_given_probe(described, model, probe),),
+        name=opened.name,
+        tokenizer=opened.tokenizer,
+        processor=opened.processor,
+        seed=seed,
+        family=family,
+        tried_on=() if probe is None else (_given_probe(family, model, probe),),
     )
 
 

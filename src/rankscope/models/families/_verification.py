@@ -103,8 +103,8 @@ def sees_images(body: Original) -> bool:
 def media_shape(body: Original) -> tuple[int, ...]:
     """The shape of one image, spectrogram or sound as a model takes it."""
     config, kind = config_of(body), body.main_input_name
-    size, channels = getattr(config, "image_size", None), getattr(config, "num_channels", None)
-    if kind == "pixel_values" and size and channels:
+    size, channels = getattr(config, "image_size", None), getattr(config, "num_channels", 3)
+    if kind == "pixel_values" and size:
         height, width = (size, size) if isinstance(size, int) else size
         return channels, height, width
     bins = getattr(config, "num_mel_bins", None)
