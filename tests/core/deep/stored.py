@@ -39,8 +39,9 @@ def digest(*parts: object) -> str:
             # Without the scale of embeddings: what is read is given.
             found.update(repr(replace(part.spec, embedding_scale=None)).encode())
             held = dict(part.state_dict())
-            for number, block in enumerate(part.blocks):  # constants, which are no parameters
-                held |= {f"{number}.{n}": v for n, v in vars(block.attention.scores).items()}
+            for place, module in part.blocks.named_modules():  # constants, which are no parameters
+                constants = {n: v for n, v in vars(module).items() if not n.startswith("_")}
+                held |= {f"{place}.{n}": v for n, v in constants.items() if n != "training"}
             for name, value in sorted(held.items()):
                 plain = value if isinstance(value, int | float | tuple) else name
                 found.update(digest(name, value if isinstance(value, Tensor) else plain).encode())
