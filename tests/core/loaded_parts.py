@@ -26,6 +26,7 @@ from rankscope.core.network import (
     PartlyShared,
     RotaryScores,
     Scores,
+    SinusoidKeys,
     Spec,
     View,
     make_linear,
@@ -174,6 +175,14 @@ def _sinks(scores: Scores) -> Scores:
     return LearnedSinks(parameter(0.5 + drawn(2, seed=90)), scores)
 
 
+def _sinusoids(scores: Scores) -> Scores:
+    """With biases that are weights, as in a loaded model."""
+    assert isinstance(scores, SinusoidKeys)
+    scores.content_bias = parameter(scores.content_bias)
+    scores.position_bias = parameter(scores.position_bias)
+    return scores
+
+
 GROUPED = {"heads": 4, "kv_heads": 2, "head_width": 4}
 PARTS: dict[str, Part] = {
     "scaled views": Part({}, _scaled_views),
@@ -201,7 +210,7 @@ PARTS: dict[str, Part] = {
     "normed heads": Part({"scores": Kind("normed")}),
     "normed last": Part({"scores": Kind("normed last")}),
     "normed side by side": Part({**GROUPED, "scores": Kind("normed side by side")}),
-    "sinusoids of distances": Part({"scores": Kind("sinusoids")}),
+    "sinusoids of distances": Part({"scores": Kind("sinusoids")}, with_scores(_sinusoids)),
     "disentangled": Part({"scores": Kind("disentangled")}),
     "disentangled, buckets": Part({**GROUPED, "scores": Kind("disentangled, buckets")}),
     "relu2": Part({"activation": "relu2"}),

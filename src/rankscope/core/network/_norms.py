@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, cast
 
 import torch
+from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn.functional import layer_norm, rms_norm
 
@@ -49,7 +50,7 @@ class OffsetNorm(nn.Module):
         """The gain."""
         return 1 + self.offset
 
-    def forward(self, x: Hidden) -> Hidden:
+    def forward(self, x: Float[Tensor, "*row feature"]) -> Float[Tensor, "*row feature"]:
         if self.centers:
             return layer_norm(x, x.shape[-1:], self.weight, self.bias, self.eps)
         out = rms_norm(x, x.shape[-1:], self.weight, self.eps)
