@@ -98,7 +98,7 @@ class FrozenAttention(_EndsInMatrix):
         self.attention, self.pattern, self.last = attention, pattern, attention.output
         self.gates, self.latent_norm = gates, latent_norm
 
-    def values(self, streams: Streams, *, biased: bool = False) -> Streams:
+    def values(self, streams: Streams, *, biased: bool = False) -> Begun:
         """The values of all heads side by side."""
         value = self.attention.value
         if not isinstance(value, Latent):
