@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from rankscope.core.metrics import AttentionScores, from_matrix
-from rankscope.core.network import Attention, Visibility
+from rankscope.core.network import Attention, CappedScores, LearnedSinks, Visibility
 from rankscope.errors import ModelError, RankscopeError
 
 _NAMES = ("module", "query", "key", "value", "attention_mask")
@@ -222,16 +222,23 @@ def network_scores(
 ) -> AttentionScores:
     """The scores behind the attention weights of a layer for this input.
 
-    Weights without a softmax (sparsemax, linear kernels, Linformer) are passed as matrices.
+    Weights without a softmax (sparsemax, linear kernels, Linformer) are passed as matrices, and so
+    are those whose cap bends biases, too.
     """
-    if not attention.scores.fused:
-        return from_matrix(attention.pattern(x, visibility), token_mask)
+    scores = attention.scores
     query, key = attention.query_key(x, visibility)
+    bias = scores.bias(query, key, visibility.positions)
+    sinks = scores.sinks if type(scores) is LearnedSinks else None
+    softcap = scores.cap if type(scores) is CappedScores and bias is None else None
+    if not scores.fused and sinks is None and softcap is None:
+        return from_matrix(attention.pattern(x, visibility), token_mask)
     return AttentionScores(
         query=query,
         key=key,
         scale=attention.scale,
-        bias=attention.scores.bias(query, key, visibility.positions),
+        bias=bias,
         mask=visibility.allowed,
+        softcap=softcap,
+        sinks=sinks,
         token_mask=token_mask,
     )
