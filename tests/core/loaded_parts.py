@@ -201,7 +201,7 @@ PARTS: dict[str, Part] = {
     "offset RMSNorm": Part({"norm": "rms", "norm_place": "post"}, offset=True),
     "capped logits": Part({}, with_scores(lambda scores: CappedScores(0.8, scores))),
     "capped, normed heads": Part(
-        {}, with_scores(lambda scores: CappedScores(0.8, _rotary_norms(RotaryScores(ANGLES))))
+        {}, with_scores(lambda _: CappedScores(0.8, _rotary_norms(RotaryScores(ANGLES))))
     ),
     "learned sinks": Part({"mask": "causal"}, with_scores(_sinks)),
     "learned sinks, rotary": Part({}, with_scores(lambda _: _sinks(RotaryScores(ANGLES)))),

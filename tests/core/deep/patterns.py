@@ -218,7 +218,9 @@ def _disentangled(
     """``q_i·K r(i−j) + k_j·Q r(i−j)`` of each head."""
     heads, place = len(queries), range(len(scene.real))
     table = exact(scores.embeddings()[: 2 * scores.span])
-    far = [None if f is None else by_head(linear(f)(table), heads) for f in (scores.key, scores.query)]
+    far = [
+        None if f is None else by_head(linear(f)(table), heads) for f in (scores.key, scores.query)
+    ]
 
     def row(ahead: int) -> int:
         at = _deberta_bucket(ahead, scores.buckets, scores.farthest) + scores.span

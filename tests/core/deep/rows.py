@@ -65,7 +65,7 @@ def linear(projection: Projection) -> RowMap:
 
 
 def normed(norm: nn.Module) -> RowMap:
-    """LayerNorm ``g (x − x̄)/√(var + ε) + b``, RMSNorm ``g x/√(x²‾ + ε)``, g or 1 + w; ``x/‖x‖₂``."""
+    """LayerNorm ``g (x − x̄)/√(var + ε) + b``, RMSNorm ``g x/√(x²‾ + ε)``, or ``x/‖x‖₂``."""
     if isinstance(norm, nn.Identity):
         return same
     if isinstance(norm, Sphere):

@@ -88,7 +88,9 @@ def test_joined_projections_side_by_side_and_summed():
     assert beside(float64([1.0, 10.0])).tolist() == [26.0, 43.0, 10.0]
     assert beside.bias.tolist() == [5.0, 0.0, 0.0]
     assert Joined(two, two).bias is None
-    into = Joined(make_linear(float64([[1.0], [2.0]]), float64([5.0, 6.0])), two.double(), summed=True)
+    into = Joined(
+        make_linear(float64([[1.0], [2.0]]), float64([5.0, 6.0])), two.double(), summed=True
+    )
     assert into.weight.tolist() == [[1.0, 3.0, 4.0], [2.0, 0.0, 1.0]]
     assert into(float64([1.0, 10.0, 100.0])).tolist() == [436.0, 108.0]
     both = Joined(one, make_linear(float64([[1.0]]), float64([2.0])), summed=True)
@@ -256,7 +258,9 @@ def weights_of(scores, query, key, scale=0.5):
     """``P_h`` of one sample from queries and keys ``(head, token, width)``."""
     heads, count, width = query.shape
     flat = make_linear(torch.eye(heads * width, dtype=query.dtype))
-    part = attention(flat, flat, flat, flat, heads=heads, kv_heads=heads, scores=scores, scale=scale)
+    part = attention(
+        flat, flat, flat, flat, heads=heads, kv_heads=heads, scores=scores, scale=scale
+    )
     seen = everything(count)
     prepared = scores.prepare(query[None], key[None], seen.positions)
     bias = scores.bias(*prepared, seen.positions)

@@ -80,13 +80,13 @@ KINDS = {
         2, 2, 16, centered=True, mask="causal", **PURE, init="lecun"
     ),
     "rotary, nothing else": Spec(2, 2, 16, scores=Rotary(), **PURE, init="lecun"),
-    "squared ReLU": Spec(2, 2, 16, activation="relu2", norm_place="post", init="lecun"),
+    "squared ReLU": Spec(2, 2, 16, activation="relu2", norm="none", skip=0.5, init="lecun"),
     "quick GELU": Spec(2, 2, 16, activation="quick_gelu", norm="none", skip=False, init="lecun"),
     "learned sinks": Spec(
         2, 2, 16, scores=Lent("sinks", SINKS), **PURE | {"skip": 0.5}, init="lecun"
     ),
     "capped logits": Spec(
-        2, 2, 16, scores=Lent("capped", CappedScores(0.3, Scores())), **PURE | {"skip": 0.2}, init=0.5
+        2, 2, 16, scores=Lent("capped", CappedScores(0.3, Scores())), mlp_ratio=0, init=0.5
     ),
 }
 """Every norm, place, score, rule for weights and shape of a block in one spec at least, chosen so
