@@ -98,8 +98,7 @@ ADDITIONS = {
         {
             "models/families/_architectures.py": (
                 "",
-                'class Dummy(GPT2):\n    name = "Dummy"\n    model_types = ("dummy",)\n\n\n'
-                "FAMILIES = (*FAMILIES, Dummy())\n",
+                'FAMILIES = (*FAMILIES, Family("Dummy", ("dummy",), roles={"fused": "qkv"}))\n',
             ),
         },
         'assert "Dummy" in [family.name for family in rankscope.families.FAMILIES]',
@@ -192,7 +191,7 @@ def dummy(summary: pl.DataFrame, *, metric: str, title: str | None = None) -> al
         {
             "experiments/diagnosis/_rules.py": (
                 "",
-                '@rule("dummy", "never")\ndef dummy(evidence: Evidence) -> str:\n'
+                '@rule("dummy", "never")\ndef dummy(evidence: RuleEvidence) -> str:\n'
                 '    return "nothing"\n\n\n'
                 "RULES = (*RULES, dummy)\n",
             ),

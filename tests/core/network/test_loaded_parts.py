@@ -348,6 +348,10 @@ def test_interleaved_rotations_turn_neighbours_from_a_start_on(tokens):
             logits[i, j] = 0.5 * total
     scores = RotaryScores(torch.tensor(angles), interleaved=True, start=1)
     close(weights_of(scores, query, key)[0], logits.softmax(-1), atol=1e-6)  # float32 angles
+    unit = torch.eye(6, dtype=torch.float64)[None, None, 1].expand(1, 1, 2, 6)
+    turned, _ = scores.prepare(unit, unit, torch.tensor([[0, 1]]))
+    there = [0.0, math.cos(1.0), math.sin(1.0), 0.0, 0.0, 0.0]  # each stays where it was
+    close(turned[0, 0], float64([[0.0, 1.0, 0.0, 0.0, 0.0, 0.0], there]), atol=1e-6)
 
 
 def test_a_table_rotates_the_last_tokens(tokens):
