@@ -399,6 +399,19 @@ def test_disentangled_logits_by_hand(tokens):
         close(weights_of(scores, query, key), logits.softmax(-1))
 
 
+def test_embeddings_of_a_model_in_another_dtype(tokens):
+    """They belong to the model, which casting a network leaves as it is."""
+    rows = drawn(4, 3).float()
+    scores = DisentangledScores(
+        lambda: rows, key=matrix(4, 3), query=None, scale=0.7, span=2, buckets=0, farthest=9
+    )
+    query, positions = tokens(1, 2, 4, 2), torch.arange(4)[None]
+    got = scores.bias(query, query, positions)
+    assert got.dtype == torch.float64
+    expected = 0.7 * query[0, 0, 3] @ (matrix(4, 3)(rows.double()))[2, :2]  # distance 0
+    close(got[0, 0, 3, 3], expected)
+
+
 def test_buckets_of_disentangled_distances():
     """Of 8 buckets half are for single distances; the others grow geometrically up to 16."""
     scores = DisentangledScores(

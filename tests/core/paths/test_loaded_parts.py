@@ -118,6 +118,16 @@ def test_no_step_increases_a_stream_by_more_than_its_bound(name: str, lively) ->
     check_gains(network(name, lively))
 
 
+def test_the_bound_counts_both_matrices_of_latent_values(lively) -> None:
+    """The norm between them undoes a scale of the first, not that of the second."""
+    net = network("latent projections", lively)
+    with torch.no_grad():
+        for block in net.blocks:
+            block.attention.value.down.weight.mul_(30)
+            block.attention.value.up.weight.mul_(0.1)
+    check_gains(net)
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_nor_does_one_of_a_described_network(kind: str, lively) -> None:
     check_gains(lively(KINDS[kind]))
