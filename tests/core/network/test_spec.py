@@ -118,6 +118,7 @@ CHANGED = {
     "score_scale": 0.25,
     "init": Init("lecun"),
     "embedding_scale": 0.5,
+    "undescribed": ("a mixture of experts",),
 }
 
 
@@ -290,6 +291,9 @@ WRONG = [
     ("embedding_scale", -1.0, SpecError),
     ("embedding_scale", 0.0, SpecError),
     ("embedding_scale", NAN, SpecError),
+    ("undescribed", "experts", KindError),
+    ("undescribed", [3], KindError),
+    ("undescribed", None, KindError),
 ]
 
 
