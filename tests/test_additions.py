@@ -98,7 +98,7 @@ ADDITIONS = {
         {
             "models/families/_architectures.py": (
                 "",
-                'FAMILIES = (*FAMILIES, Family("Dummy", ("dummy",), initialised=_gpt2))\n',
+                'FAMILIES = (*FAMILIES, Family("Dummy", ("dummy",), roles={"fused": "qkv"}))\n',
             ),
         },
         'assert "Dummy" in [family.name for family in rankscope.families.FAMILIES]',

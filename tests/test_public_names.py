@@ -85,8 +85,9 @@ NAMES = {
         stability_of stable_search step_jacobian thresholds
     """,
     "rankscope.core.tracing": """
-        DEFAULT_METRICS MEASURES Provenance Trace activations captured_input captured_states
-        choose_measures evaluating find_blocks trace trace_in_batches with_replaced_state
+        DEFAULT_METRICS MEASURES Provenance Trace activations captured_calls captured_input
+        captured_states choose_measures evaluating find_blocks trace trace_in_batches
+        with_replaced_state
     """,
     "rankscope.models.training": """
         Approach Classify Examples Hull LanguageConfig LanguageModel Memorisation Recipe

@@ -57,6 +57,8 @@ PHI: dict[str, Callable[[mpf], mpf]] = {
     "gelu": lambda z: z * mp.erfc(-z / mp.sqrt(2)) / 2,  # ½z(1 + erf(z/√2)), no cancellation
     "gelu_tanh": _gelu_tanh,
     "silu": lambda z: z / (1 + mp.exp(-z)),
+    "relu2": lambda z: z * z if z > 0 else mpf(0),
+    "quick_gelu": lambda z: z / (1 + mp.exp(mpf(-1.702) * z)),  # a float64 number, as above
 }
 
 
@@ -66,6 +68,8 @@ def _mlp(mlp: MLP | BareMLP) -> RowMap:
         if mlp.activation is None:
             return same
         return lambda rows: [[PHI[str(mlp.activation)](z) for z in x] for x in rows]
+    if mlp.router is not None:
+        raise NotImplementedError("the oracle has no equation for a router.")
     phi, up, down = PHI[mlp.activation], linear(mlp.up), linear(mlp.down)
     if mlp.gate is None:
         return lambda rows: down([[phi(z) for z in x] for x in up(rows)])
@@ -88,6 +92,8 @@ def _centred(weights: Rows, scene: Scene) -> Rows:
 
 def _attention(attention: Attention) -> Callable[[Rows, Scene], Rows]:
     """``Σ_h P_h (X W_V,h + 1b_V,hᵀ) W_O,h + 1b_Oᵀ``; silent heads contribute nothing."""
+    if attention.gate is not None or attention.latent:
+        raise NotImplementedError("the oracle has no equation for gates or latent projections.")
     query, key, value, output = map(
         linear, (attention.query, attention.key, attention.value, attention.output)
     )

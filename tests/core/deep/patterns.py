@@ -1,12 +1,17 @@
 """Attention weights in mpmath's numbers, for every score, written straight from its definition."""
 
+import math
+
 import torch
 from mpmath import mp, mpf
+from torch import nn
 
 from rankscope.core.network import (
     BucketedBiasScores,
+    DisentangledScores,
     NormedHeads,
     RotaryScores,
+    RotaryTable,
     Scores,
     SinusoidKeys,
 )
@@ -96,14 +101,20 @@ def _logits(
     scores: Scores, queries: list[Rows], keys: list[Rows], scale: mpf, scene: Scene
 ) -> list[Rows]:
     """``[head][query][key]``, before masking."""
-    if type(scores) is NormedHeads:
-        queries = [normed(scores.query_norm)(q) for q in queries]
-        keys = [normed(scores.key_norm)(k) for k in keys]
+    if type(scores) is NormedHeads and not scores.last:
+        queries, keys = _normed_heads(scores, queries, keys)
         return _logits(scores.then, queries, keys, scale, scene)
-    if type(scores) is RotaryScores:
-        cos, sin = _turns(scores, scene)
-        queries, keys = ([_turned(x, cos, sin) for x in part] for part in (queries, keys))
-        return _products(queries, keys, scale)
+    if type(scores) is NormedHeads:
+        queries, keys = _rotated(scores.then, queries, keys, scene)
+        return _products(*_normed_heads(scores, queries, keys), scale)
+    if type(scores) in (RotaryScores, RotaryTable):
+        return _products(*_rotated(scores, queries, keys, scene), scale)
+    if type(scores) is DisentangledScores:
+        biases = _disentangled(scores, queries, keys, scene)
+        return [
+            plus(p, b, scores.scale)
+            for p, b in zip(_products(queries, keys, scale), biases, strict=True)
+        ]
     if type(scores) is BucketedBiasScores:
         position = scene.positions[scene.row : scene.row + 1, scene.real]
         buckets = scores._bucket(position[:, None, :] - position[:, :, None])[0].tolist()
@@ -163,6 +174,75 @@ def _shifted(rows: Rows, by: Vector) -> Rows:
     return [[a + b for a, b in zip(x, by, strict=True)] for x in rows]
 
 
+def _normed_heads(
+    scores: NormedHeads, queries: list[Rows], keys: list[Rows]
+) -> tuple[list[Rows], list[Rows]]:
+    return _normed_part(scores.query_norm, queries), _normed_part(scores.key_norm, keys)
+
+
+def _normed_part(norm: nn.Module, heads: list[Rows]) -> list[Rows]:
+    """Each head, or all heads side by side, each of those that serve several queries once."""
+    width = len(heads[0][0])
+    together = norm.weight.shape[-1] // width
+    if together == 1:
+        return [normed(norm)(rows) for rows in heads]
+    copies = len(heads) // together
+    different = heads[::copies]
+    wide = [[v for rows in different for v in rows[token]] for token in range(len(heads[0]))]
+    apart = by_head(normed(norm)(wide), together)
+    return [apart[h // copies] for h in range(len(heads))]
+
+
+def _rotated(
+    scores: Scores, queries: list[Rows], keys: list[Rows], scene: Scene
+) -> tuple[list[Rows], list[Rows]]:
+    """Queries and keys with pairs of coordinates rotated by their position."""
+    if type(scores) is RotaryTable:  # the last tokens have a row each, others stay
+        (rows, pairs), start = scores.cos.shape, 0
+        before = len(scene.real) - rows
+        cos = [[mpf(1)] * pairs] * before + exact(scores.cos)
+        sin = [[mpf(0)] * pairs] * before + exact(scores.sin)
+    else:
+        cos, sin = _turns(scores, scene)
+        pairs, start = len(scores.frequencies), scores.start
+    if getattr(scores, "interleaved", False):
+        places = [(start + 2 * m, start + 2 * m + 1) for m in range(pairs)]
+    else:
+        places = [(start + m, start + m + pairs) for m in range(pairs)]
+    return tuple([_turned(x, cos, sin, places) for x in part] for part in (queries, keys))
+
+
+def _disentangled(
+    scores: DisentangledScores, queries: list[Rows], keys: list[Rows], scene: Scene
+) -> list[Rows]:
+    """``q_i·K r(i−j) + k_j·Q r(i−j)`` of each head."""
+    heads, place = len(queries), range(len(scene.real))
+    table = exact(scores.embeddings()[: 2 * scores.span])
+    far = [
+        None if f is None else by_head(linear(f)(table), heads) for f in (scores.key, scores.query)
+    ]
+
+    def row(ahead: int) -> int:
+        at = _deberta_bucket(ahead, scores.buckets, scores.farthest) + scores.span
+        return min(max(at, 0), 2 * scores.span - 1)
+
+    def logit(h: int, i: int, j: int) -> mpf:
+        at, (as_key, as_query) = row(i - j), far
+        content = mpf(0) if as_key is None else mp.fdot(queries[h][i], as_key[h][at])
+        return content + (0 if as_query is None else mp.fdot(keys[h][j], as_query[h][at]))
+
+    return [[[logit(h, i, j) for j in place] for i in place] for h in range(heads)]
+
+
+def _deberta_bucket(ahead: int, buckets: int, farthest: int) -> int:
+    """Near distances are themselves; far ones ``m + ⌈log(d/m)/log((far−1)/m) (m−1)⌉``, signed."""
+    middle, size = buckets // 2, abs(ahead)
+    if buckets <= 0 or size < middle:
+        return ahead
+    share = math.log(size / middle) / math.log((farthest - 1) / middle)
+    return (middle + math.ceil(share * (middle - 1))) * (1 if ahead > 0 else -1)
+
+
 def _turns(scores: RotaryScores, scene: Scene) -> tuple[Rows, Rows]:
     """Cosine and sine of each pair's angle at each token: float32 numbers, as the network's."""
     angles = scene.positions[:, None, :, None].float() * scores.frequencies
@@ -173,15 +253,14 @@ def _turns(scores: RotaryScores, scene: Scene) -> tuple[Rows, Rows]:
     return exact(cos[here]), exact(sin[here])
 
 
-def _turned(rows: Rows, cos: Rows, sin: Rows) -> Rows:
-    """Coordinates m and m + pairs turn by the m-th angle; those past the pairs stay."""
+def _turned(rows: Rows, cos: Rows, sin: Rows, places: list[tuple[int, int]]) -> Rows:
+    """The m-th pair of coordinates turns by the m-th angle; the others stay."""
     turned = []
     for x, c, s in zip(rows, cos, sin, strict=True):
-        pairs = len(c)
-        a, b, still = x[:pairs], x[pairs : 2 * pairs], x[2 * pairs :]
-        first = [a[m] * c[m] - b[m] * s[m] for m in range(pairs)]
-        second = [a[m] * s[m] + b[m] * c[m] for m in range(pairs)]
-        turned.append(first + second + still)
+        new = list(x)
+        for m, (a, b) in enumerate(places):
+            new[a], new[b] = x[a] * c[m] - x[b] * s[m], x[a] * s[m] + x[b] * c[m]
+        turned.append(new)
     return turned
 
 

@@ -11,7 +11,7 @@ import torch
 from mpmath import mp, mpf
 from torch import Tensor, nn
 
-from rankscope.core.network import Projection, Sphere
+from rankscope.core.network import OffsetNorm, Projection, Sphere, View
 
 Vector = list[mpf]
 Rows = list[Vector]  # one vector per token
@@ -47,8 +47,18 @@ def exact(numbers: Tensor) -> list:
 
 def linear(projection: Projection) -> RowMap:
     """``x ↦ x Wᵀ + b``, row by row."""
-    weight = exact(projection.weight)
-    bias = [mpf(0)] * len(weight) if projection.bias is None else exact(projection.bias)
+    scale = getattr(projection, "scale", 1.0)
+    if isinstance(projection, View):  # from what is stored: (x Wᵀ + b) ∘ scale
+        stored = getattr(projection.source, projection.bias_name, None)
+        weight = exact(projection.pick.weight(getattr(projection.source, projection.name)))
+        bias = None if stored is None else exact(projection.pick.bias(stored))
+    else:
+        weight = exact(projection.weight)
+        bias = None if projection.bias is None else exact(projection.bias)
+    bias = [mpf(0)] * len(weight) if bias is None else bias
+    scales = exact(scale) if isinstance(scale, Tensor) else [mpf(scale)] * len(weight)
+    weight = [[s * w for w in row] for s, row in zip(scales, weight, strict=True)]
+    bias = [s * b for s, b in zip(scales, bias, strict=True)]
     return lambda rows: [
         [mp.fdot(w, x) + b for w, b in zip(weight, bias, strict=True)] for x in rows
     ]
@@ -60,12 +70,16 @@ def normed(norm: nn.Module) -> RowMap:
         return same
     if isinstance(norm, Sphere):
         return lambda rows: [_over(x, mp.sqrt(mp.fdot(x, x))) if any(x) else x for x in rows]
-    if not isinstance(norm, nn.LayerNorm | nn.RMSNorm):
+    if isinstance(norm, OffsetNorm):
+        centered, gain = norm.centers, [1 + w for w in exact(norm.offset)]
+        width = len(gain)
+    elif isinstance(norm, nn.LayerNorm | nn.RMSNorm):
+        (width,) = norm.normalized_shape
+        centered = isinstance(norm, nn.LayerNorm)
+        gain = [mpf(1)] * width if norm.weight is None else exact(norm.weight)
+    else:
         raise NotImplementedError(f"the oracle has no equation for {type(norm).__name__}.")
-    (width,) = norm.normalized_shape
-    centered = isinstance(norm, nn.LayerNorm)
     eps = mpf(torch.finfo(torch.float64).eps if norm.eps is None else norm.eps)
-    gain = [mpf(1)] * width if norm.weight is None else exact(norm.weight)
     shift = getattr(norm, "bias", None)
     bias = [mpf(0)] * width if shift is None else exact(shift)
 

@@ -27,8 +27,6 @@ from . import oracle
 from .oracle import Measure
 
 FILE = Path(__file__).parent / "golden" / "answers.json"
-ADDED = {"interleaved": False, "start": 0, "last": False}
-"""Options of scores that are younger than the answers: at these values a question is the same."""
 DERIVE = os.environ.get("RANKSCOPE_GOLDEN")
 """A file to write all answers to that are asked for; then none is looked up."""
 
@@ -41,12 +39,9 @@ def digest(*parts: object) -> str:
             # Without the scale of embeddings: what is read is given.
             found.update(repr(replace(part.spec, embedding_scale=None)).encode())
             held = dict(part.state_dict())
-            for number, block in enumerate(part.blocks):  # constants, which are no parameters
-                held |= {
-                    f"{number}.{n}": v
-                    for n, v in vars(block.attention.scores).items()
-                    if n not in ADDED or v != ADDED[n]
-                }
+            for place, module in part.blocks.named_modules():  # constants, which are no parameters
+                constants = {n: v for n, v in vars(module).items() if not n.startswith("_")}
+                held |= {f"{place}.{n}": v for n, v in constants.items() if n != "training"}
             for name, value in sorted(held.items()):
                 plain = value if isinstance(value, int | float | tuple) else name
                 found.update(digest(name, value if isinstance(value, Tensor) else plain).encode())

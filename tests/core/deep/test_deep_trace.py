@@ -15,6 +15,7 @@ from rankscope.core.deep import deep_trace
 from rankscope.core.network import Init, LinearKernel, Network, Sparsemax, Spec
 from rankscope.errors import InputError, KindError, ShapeError
 
+from .. import loaded_parts
 from .cases import BARE, PADDING, SPECS, spec
 from .comparing import MEASURES, by_layer, difference, gap
 from .kinds import Kind
@@ -43,6 +44,15 @@ def test_every_part_without_skips_and_norms(name, lively, tokens):
     masks = SPECS[name].layer_masks
     net = lively(replace(SPECS[name], **alone, layer_masks=masks))
     assert gap(net, 0.5 * tokens(1, 3 if name in THREE else 5, 4)) < CLOSE
+
+
+@pytest.mark.parametrize(
+    "name", ["scaled views", "joined projections", "offset LayerNorm", "offset RMSNorm"]
+)
+def test_parts_of_loaded_models(name, lively, tokens):
+    net = loaded_parts.network(name, lively)
+    near = tokens(1, 1, 8, seed=9) + 1e-8 * tokens(1, 3, 8)
+    assert gap(net, torch.cat((tokens(1, 3, 8), near))) < CLOSE
 
 
 @pytest.mark.parametrize("name", [name for name in THREE if SPECS[name].scores != "dot"] + ONE_EACH)

@@ -7,13 +7,14 @@ import torch
 
 from rankscope.core.deep import ScaledTensor, _doubts, deep_trace, describe_doubts
 from rankscope.core.deep._scaled_tensor import scaled_sum
-from rankscope.core.network import Network, Sparsemax, Spec
+from rankscope.core.network import Network, NormedHeads, Scores, Sparsemax, Spec
 from rankscope.core.tracing import Trace
+from rankscope.errors import UnsupportedModelError
 from rankscope.streams import stream
 
 from . import stored
 from .comparing import by_layer
-from .oracle import Measure
+from .oracle import Measure, log10_residuals
 
 SHARP = Spec.pure_attention(4, 1, 4, init=2.0, mask="causal")
 """Tokens that look at the same one agree to the last digit: what is between them is not kept."""
@@ -175,3 +176,26 @@ def test_what_hangs_on_a_bias_that_was_absorbed_is_doubted():
     assert found.columns["doubt"][-1]
     # mpmath has −43.9532; without the bias it would be below −60.
     assert float(by_layer(found, "log10_residual")[1, 0]) == pytest.approx(-43.95, abs=0.1)
+
+
+@pytest.mark.parametrize(
+    ("apart", "expected"),
+    [(1e-1, "right"), (1e-4, "right"), (3e-7, "doubted"), (1e-8, "refused"), (1e-12, "refused")],
+)
+def test_logits_in_plain_numbers_are_right_doubted_or_refused(apart, expected, tokens):
+    """Norms of heads without positions: queries of tokens that agree differ by rounding alone."""
+    spec = Spec.pure_attention(1, 2, 4, head_width=4, init=0.7, bias=False)
+    net = Network.random(spec, dtype=torch.float64)
+    norms = [torch.nn.RMSNorm(4, eps=0.1, dtype=torch.float64) for _ in range(2)]
+    net.blocks[0].attention.scores = NormedHeads(*norms, Scores())
+    x = tokens(1, 1, 4, seed=9) + apart * tokens(1, 3, 4)
+    if expected == "refused":
+        with pytest.raises(UnsupportedModelError, match="NormedHeads hardly depends on the pair"):
+            deep_trace(net, x)
+        return
+    found = deep_trace(net, x)
+    truth = log10_residuals(net, x)
+    assert ("doubt" in found.columns) == (expected == "doubted")
+    if expected == "right":
+        got = by_layer(found, "log10_residual")
+        torch.testing.assert_close(got, truth, rtol=1e-7, atol=1e-7)

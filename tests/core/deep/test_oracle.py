@@ -11,6 +11,7 @@ from rankscope.core.metrics import residual
 from rankscope.core.network import Init, Network, Scores, Spec, View
 from rankscope.models.families._projections import Slots
 
+from .. import loaded_parts
 from .cases import BARE, PADDING, SPECS, spec
 from .equations import PHI
 from .oracle import (
@@ -70,6 +71,21 @@ def test_projections_that_live_in_other_weights(lively, tokens):
     torch.testing.assert_close(got, states64(net, x)[-1], rtol=1e-13, atol=1e-13)
 
 
+@pytest.mark.parametrize(
+    "name", ["scaled views", "joined projections", "offset LayerNorm", "offset RMSNorm"]
+)
+def test_parts_of_loaded_models_agree_with_float64(name, lively, tokens):
+    net, x = loaded_parts.network(name, lively), tokens(1, 5, 8)
+    got = plain_states(net, x, digits=30)[-1].tensor()
+    torch.testing.assert_close(got, states64(net, x)[-1], rtol=1e-13, atol=1e-13)
+
+
+@pytest.mark.parametrize("name", ["latent projections", "gates of heads", "experts"])
+def test_parts_without_an_equation_are_refused(name, lively, tokens):
+    with pytest.raises(NotImplementedError, match="no equation"):
+        plain_states(loaded_parts.network(name, lively), tokens(1, 3, 8))
+
+
 def test_two_opposite_tokens_have_a_closed_form():
     # Tokens ±a of one feature: P's rows are softmax(±wa²), so the next token is va·tanh(wa²).
     a, w, v = 0.75, 1.25, -0.875
@@ -99,6 +115,8 @@ def test_activations_in_other_words():
                 "gelu": z / 2 + z * density,
                 "gelu_tanh": z / 2 * (1 + tanh),
                 "silu": z / 2 * (1 + mp.tanh(z / 2)),
+                "relu2": (z * z + z * abs(z)) / 2,
+                "quick_gelu": z / 2 * (1 + mp.tanh(mpf(1.702) * z / 2)),
             }
             for name, other in others.items():
                 assert abs(PHI[name](z) - other) < mpf("1e-47"), (name, z)

@@ -29,6 +29,7 @@ from rankscope.core.network import (
     Activation,
     BareMLP,
     Network,
+    OffsetNorm,
     Sphere,
     Visibility,
     activation,
@@ -256,6 +257,10 @@ def test_attention_takes_a_deviation_to_its_cube(name, tokens, lively):
     torch.testing.assert_close(steps[0].mantissa, steps[2].mantissa, rtol=1e-12, atol=1e-12)
 
 
+def parameter(width):
+    return nn.Parameter(torch.zeros(width, dtype=torch.float64))
+
+
 NORMS = {
     "layer": nn.LayerNorm(4, eps=1e-5, dtype=torch.float64),
     "layer, large eps": nn.LayerNorm(4, eps=3.0, dtype=torch.float64),
@@ -264,6 +269,11 @@ NORMS = {
     "rms, default eps": nn.RMSNorm(4, dtype=torch.float64),
     "rms, no eps": nn.RMSNorm(4, eps=0.0, dtype=torch.float64),
     "sphere": Sphere(),
+    "layer, gain 1 + w": OffsetNorm(centers=True, eps=1e-5, offset=parameter(4), bias=parameter(4)),
+    "rms, gain 1 + w": OffsetNorm(centers=False, eps=0.1, offset=parameter(4)),
+    "rms, gain 1 + w, bias": OffsetNorm(
+        centers=False, eps=1e-5, offset=parameter(4), bias=parameter(4)
+    ),
 }
 
 
@@ -379,18 +389,25 @@ def test_activations_far_from_one(name, unit, tokens):
     x, rest = tokens(1, 4), tokens(1, 3, 4)
     state = SplitState(ScaledTensor.of(x, unit), ScaledTensor.of(rest, unit - 2.0))
     got = apply_activation(name, state)
-    slope = PHI["relu"] if unit > 0 or name == "relu" else lambda v: v / 2
+    degree, slope = 1, PHI["relu"] if unit > 0 or name == "relu" else lambda v: v / 2
+    if name == "relu2":
+        degree, slope = 2, PHI["relu2"]
     expected = [
         [slope(v) for v in row]
         for row in rows_of(SplitState(ScaledTensor.of(x), ScaledTensor.of(rest, -2.0)))
     ]
-    back = SplitState(got.common.times_exp(-unit), got.deviation.times_exp(-unit)).recenter()
-    assert apart(back, expected) < CLOSE
+    by = -degree * unit
+    back = SplitState(got.common.times_exp(by), got.deviation.times_exp(by)).recenter()
+    assert apart(back, expected) < degree * CLOSE  # that of the logarithm alone
 
 
 @pytest.mark.parametrize("s", LOGS)
 @pytest.mark.parametrize(
-    "name", ["gelu_tanh", "relu", "silu", "gated", "gated gelu", "activation for MLP"]
+    "name",
+    [
+        *("gelu_tanh", "relu", "silu", "relu2", "quick_gelu"),
+        *("gated", "gated gelu", "activation for MLP"),
+    ],
 )
 def test_mlps(name, s, tokens, lively):
     mlp, state = lively(SPECS[name]).blocks[0].mlp, state_at(s, tokens)
@@ -412,7 +429,7 @@ def test_products(s, other, tokens):
     assert apart(multiply(one, two).recenter(), rows) < CLOSE
 
 
-@pytest.mark.parametrize("name", ["gelu", "gelu_tanh", "silu"])
+@pytest.mark.parametrize("name", ["gelu", "gelu_tanh", "silu", "quick_gelu"])
 @pytest.mark.parametrize("a", [-6.0, -0.4, 0.0, 1e-8, 0.9, 5.0])
 def test_taylor_coefficients(name, a):
     got = torch.stack(

@@ -5,6 +5,7 @@ import math
 import pytest
 import torch
 
+from .. import loaded_parts
 from . import stored
 from .cases import SPECS
 from .oracle import Measure, settled
@@ -46,3 +47,14 @@ def test_a_digest_sees_every_bit_of_a_question(question):
     assert stored.digest(net, x) != same
     assert stored.digest(net.with_mask("causal"), x) != stored.digest(net, x)
     assert stored.digest(x) != stored.digest(x.flatten())
+
+
+def test_a_digest_sees_constants_of_every_part(lively):
+    net = loaded_parts.network("scaled views", lively)
+    before = stored.digest(net)
+    net.blocks[1].attention.output.scale = 0.41
+    assert stored.digest(net) != before
+    net = loaded_parts.network("learned sinks, rotary", lively)
+    before = stored.digest(net)
+    net.blocks[0].attention.scores.then.start = 1
+    assert stored.digest(net) != before

@@ -292,7 +292,8 @@ WRONG = [
     ("embedding_scale", 0.0, SpecError),
     ("embedding_scale", NAN, SpecError),
     ("undescribed", "experts", KindError),
-    ("undescribed", [1], KindError),
+    ("undescribed", [3], KindError),
+    ("undescribed", None, KindError),
 ]
 
 

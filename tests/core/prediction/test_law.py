@@ -8,11 +8,15 @@ from hypothesis import HealthCheck, given, settings
 from rankscope import Spec, predict
 from rankscope.core.network import (
     ALiBi,
+    CappedScores,
     GaussianKernel,
+    LearnedSinks,
+    Lent,
     LinearKernel,
     Linformer,
     RelativeBias,
     Rotary,
+    Scores,
     Sink,
     Sparsemax,
 )
@@ -28,6 +32,7 @@ from .laws import (
 )
 
 PURE = {"norm": "none", "skip": False, "mlp_ratio": 0}
+SINKS = LearnedSinks(torch.nn.Parameter(torch.tensor([2.0, -1.0])), Scores())
 KINDS = {
     "pre-norm": Spec(2, 2, 16, init=0.25),
     "post-norm, ReLU": Spec(2, 2, 16, norm_place="post", activation="relu", init="lecun"),
@@ -75,6 +80,14 @@ KINDS = {
         2, 2, 16, centered=True, mask="causal", **PURE, init="lecun"
     ),
     "rotary, nothing else": Spec(2, 2, 16, scores=Rotary(), **PURE, init="lecun"),
+    "squared ReLU": Spec(2, 2, 16, activation="relu2", norm="none", skip=0.5, init="lecun"),
+    "quick GELU": Spec(2, 2, 16, activation="quick_gelu", norm="none", skip=False, init="lecun"),
+    "learned sinks": Spec(
+        2, 2, 16, scores=Lent("sinks", SINKS), **PURE | {"skip": 0.5}, init="lecun"
+    ),
+    "capped logits": Spec(
+        2, 2, 16, scores=Lent("capped", CappedScores(0.3, Scores())), mlp_ratio=0, init=0.5
+    ),
 }
 """Every norm, place, score, rule for weights and shape of a block in one spec at least, chosen so
 that a prediction without it has another law than the networks."""
@@ -168,8 +181,12 @@ def test_collapse_is_followed_to_any_depth(more):
         assert apart(values[layer].flatten(), found[layer]) < BEYOND_CHANCE
 
 
-def test_collapse_with_mlps_is_followed_as_well():
-    spec = Spec(4, 2, 32, norm="none", skip=False, mlp_ratio=1, gated=True, init=0.1)
+@pytest.mark.parametrize("activation", ["gelu", "relu2", "quick_gelu"])
+def test_collapse_with_mlps_is_followed_as_well(activation):
+    spec = Spec(
+        *(4, 2, 32), norm="none", skip=False, mlp_ratio=1, gated=True, init=0.1,
+        activation=activation,
+    )  # fmt: skip
     x = tokens(6, 32)
     values = predict(spec, x, draws=100).values["log10_relative_dispersion"]
     found = measured_logarithms(spec, x, 30)

@@ -9,11 +9,18 @@ import torch
 from transformers import GPT2Config, GPT2Model, LlamaConfig, LlamaModel
 
 from rankscope import Network, Spec, load, predict, trace
-from rankscope.core.network import Described, Init, drawable
+from rankscope.core.network import Described, Init, LearnedSinks, Lent, Scores, drawable
 from rankscope.core.prediction import measured_gradients
 from rankscope.core.prediction._predict import network_seed
 from rankscope.core.prediction._prediction import _percentile
-from rankscope.errors import InputError, KindError, RankscopeError, ShapeError, SpecError
+from rankscope.errors import (
+    InputError,
+    KindError,
+    RankscopeError,
+    ShapeError,
+    SpecError,
+    UnsupportedModelError,
+)
 from rankscope.metric_catalogue import metric
 
 from .laws import tokens
@@ -304,3 +311,18 @@ def test_scores_of_a_model_are_lent_to_random_networks():
     assert type(scores) is type(network.blocks[0].attention.scores)
     assert predict(spec, X, draws=2).layers == 2
     assert drawable(Network.random(SPEC)) == SPEC
+
+
+def test_parts_that_no_spec_describes_are_refused_by_name():
+    spec = Spec(2, 2, 16, undescribed=["a mixture of experts"])
+    for ask in (lambda: predict(spec, tokens(5, 16)), lambda: Network.random(spec)):
+        with pytest.raises(UnsupportedModelError, match="it has a mixture of experts, which"):
+            ask()
+
+
+def test_a_learned_sink_is_one_more_outcome_of_each_row():
+    """With equal logits, and a sink of the same, a row of n keys has n + 1 equal outcomes."""
+    sinks = LearnedSinks(torch.nn.Parameter(torch.zeros(2)), Scores())
+    spec = Spec(1, 2, 16, scores=Lent("sinks", sinks), score_scale=0.0)
+    entropy = predict(spec, tokens(5, 16), draws=2).values["attention_entropy"][1]
+    assert entropy.tolist() == [[pytest.approx(math.log(6), rel=1e-5)]] * 2

@@ -318,6 +318,15 @@ def test_the_known_constants():
     assert slope_range("relu") == (0.0, 1.0)
 
 
+BOUNDED = [name for name, record in ACTIVATIONS.items() if record.slopes is not None]
+
+
+def test_an_activation_of_any_slope_has_no_range():
+    assert set(ACTIVATIONS) - set(BOUNDED) == {"relu2"}
+    with pytest.raises(InputError, match="slopes of the activation 'relu2' are unknown"):
+        slope_range("relu2")
+
+
 @pytest.mark.parametrize("name", BOUNDED)
 def test_no_slope_of_what_the_network_runs_lies_outside(name):
     z = torch.linspace(-12, 12, 200_001, dtype=torch.float64, requires_grad=True)

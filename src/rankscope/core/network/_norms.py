@@ -50,10 +50,11 @@ class OffsetNorm(nn.Module):
         """The gain."""
         return 1 + self.offset
 
-    def forward(self, x: Float[Tensor, "*rows feature"]) -> Float[Tensor, "*rows feature"]:
+    def forward(self, x: Float[Tensor, "*row feature"]) -> Float[Tensor, "*row feature"]:
         if self.centers:
             return layer_norm(x, x.shape[-1:], self.weight, self.bias, self.eps)
-        return rms_norm(x, x.shape[-1:], self.weight, self.eps)
+        out = rms_norm(x, x.shape[-1:], self.weight, self.eps)
+        return out if self.bias is None else out + self.bias
 
 
 @checked
@@ -140,8 +141,9 @@ def share_gain(norm: nn.Module, other: nn.Module | None) -> nn.Module:
     if isinstance(other, OffsetNorm) and isinstance(norm, nn.LayerNorm | nn.RMSNorm):
         centers, bias = isinstance(norm, nn.LayerNorm), getattr(norm, "bias", None)
         eps = cast(float, norm.eps)
-        shared = bias if other.bias is None else other.bias
-        return OffsetNorm(centers=centers, eps=eps, offset=other.offset, bias=shared)
+        if bias is not None and other.bias is not None:
+            bias = other.bias
+        return OffsetNorm(centers=centers, eps=eps, offset=other.offset, bias=bias)
     for name in ("weight", "bias"):
         mine, theirs = getattr(norm, name, None), getattr(other, name, None)
         if mine is not None and theirs is not None:

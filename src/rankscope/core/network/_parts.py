@@ -17,6 +17,7 @@ from rankscope.core.network._activations import activation as activation_record
 from rankscope.core.network._scores import Heads, Pairs, Scores
 from rankscope.core.network._visibility import Visibility
 from rankscope.core.shapes import Hidden
+from rankscope.errors import SpecError
 
 
 class Pick(Protocol):
@@ -89,6 +90,7 @@ class Joined(nn.Module):
 
     def __init__(self, *parts: "Projection", summed: bool = False) -> None:
         super().__init__()
+        _require_matrices("joined projections", *parts)
         self.parts = nn.ModuleList(parts)
         self.summed = summed
 
@@ -163,6 +165,16 @@ class PartlyShared(nn.Module):
 Projection = nn.Linear | View | Stack | Joined | Latent | PartlyShared
 
 
+def _require_matrices(name: str, *parts: Projection | None) -> None:
+    """Refuse a norm inside a projection where ``weight`` is used as the whole of it."""
+    inside = [part for part in parts if isinstance(part, Latent | PartlyShared)]
+    if inside:
+        raise SpecError(
+            f"{name}: got {type(inside[0]).__name__}, which has a norm inside; only queries, keys "
+            "and (Latent alone) values may have one."
+        )
+
+
 def make_linear(weight: Float[Tensor, "output input"], bias: Tensor | None = None) -> nn.Linear:
     """A linear layer with copies of these weights.
 
@@ -203,6 +215,9 @@ class Attention(nn.Module):
         centered: bool = False,
     ) -> None:
         super().__init__()
+        _require_matrices("the output of attention", output)
+        if isinstance(value, PartlyShared):
+            _require_matrices("values", value)
         self.query, self.key, self.value, self.output = query, key, value, output
         self.gate = gate
         self.scores = scores
@@ -313,6 +328,7 @@ class MLP(nn.Module):
         router: nn.Module | None = None,
     ) -> None:
         super().__init__()
+        _require_matrices("an MLP", up, down, gate)
         activation_record(activation)  # unknown names raise here, not in the forward pass
         self.up, self.down, self.gate = up, down, gate
         self.activation, self.router = activation, router

@@ -96,16 +96,16 @@ class RotaryTable(Scores):
         self.cos, self.sin = cos.detach().clone(), sin.detach().clone()
 
     def prepare(self, query: Heads, key: Heads, positions: Positions) -> tuple[Heads, Heads]:
-        before = query.shape[-2] - len(self.cos)
-        if before < 0:
+        tokens = positions[:, -1:] + 1  # the last position counts the real tokens
+        fewest = int(tokens.min())
+        if fewest < len(self.cos):
             raise InputError(
-                f"the rotations are for {len(self.cos)} tokens, got {query.shape[-2]}; images have "
-                "one size here."
+                f"the rotations are for {len(self.cos)} tokens, got {fewest}; images have one "
+                "size here."
             )
         cos, sin = self.cos.to(query), self.sin.to(query)
-        still = torch.ones_like(cos[:1]).expand(before, -1)
-        cos, sin = torch.cat((still, cos)), torch.cat((0 * still, sin))
-        index = positions.clamp(min=0)
+        cos, sin = torch.cat((torch.ones_like(cos[:1]), cos)), torch.cat((0 * sin[:1], sin))
+        index = (positions - tokens + len(cos)).clamp(min=0)  # row 0 does not rotate
         turn = partial(_turn, cos=cos[index].unsqueeze(1), sin=sin[index].unsqueeze(1))
         return turn(query), turn(key)
 

@@ -207,7 +207,7 @@ class DisentangledScores(Scores):
         self.buckets, self.farthest = buckets, farthest
 
     def bias(self, query: Heads, key: Heads, positions: Positions) -> Bias:
-        table = self.embeddings()[: 2 * self.span].to(query.device)
+        table = self.embeddings()[: 2 * self.span].to(query)
         ahead = positions[:, :, None] - positions[:, None, :]
         index = (self._bucket(ahead) + self.span).clamp(0, 2 * self.span - 1)[:, None]
         index = index.expand(len(query), query.shape[1], -1, -1)

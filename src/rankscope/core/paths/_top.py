@@ -255,12 +255,12 @@ def _branch_gain(branch: FrozenBranch) -> float:
 
 
 def _largest_head(part: FrozenAttention) -> float:
-    """``max_h ‖P_h‖₂ ‖W_V,h‖₂ ‖W_O,h‖₂``; ``‖P‖₂² ≤ ‖P‖₁ ‖P‖∞``, and rows of P sum to at most one.
+    """``max_h ‖P_h‖₂ ‖W_V,h‖₂ ‖W_O,h‖₂``, where ``‖P‖₂² ≤ ‖P‖₁ ‖P‖∞``.
 
-    Gates are at most one, too, so they only make it smaller.
+    Gates are at most one, so they only make it smaller.
     """
-    module = part.attention
-    mixing = part.pattern.sum(-2).amax((0, -1)).sqrt()
+    module, size = part.attention, part.pattern.abs()
+    mixing = (size.sum(-2).amax((0, -1)) * size.sum(-1).amax((0, -1))).sqrt()
     value = _value_gains(part)
     value = value.repeat_interleave(module.heads // module.kv_heads)
     output = _spectral(module.output.weight.unflatten(1, (module.heads, -1)).transpose(0, 1))

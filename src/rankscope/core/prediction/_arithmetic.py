@@ -23,6 +23,7 @@ from rankscope.core.deep import (
 from rankscope.core.metrics import attention_entropy
 from rankscope.core.network import (
     Attention,
+    LearnedSinks,
     MatrixName,
     NormRule,
     Spec,
@@ -40,6 +41,7 @@ from rankscope.core.prediction._draws import (
     triangular,
 )
 from rankscope.core.shapes import PerSample
+from rankscope.core.tracing import network_scores
 
 State = TypeVar("State")
 
@@ -167,7 +169,11 @@ class Plain(Arithmetic[Coordinates]):
     def attention(self, x: Coordinates) -> tuple[Coordinates, PerSample]:
         heads = self.heads(x.shape[-1])
         pattern = heads.pattern(x, self.visibility)
-        entropy = attention_entropy(pattern.detach(), token_mask=self.token_mask).mean(-1)
+        if isinstance(heads.scores, LearnedSinks):  # the sink is one more outcome of each row
+            scores = network_scores(heads, x, self.visibility, self.token_mask)
+            entropy = attention_entropy(scores).mean(-1)
+        else:
+            entropy = attention_entropy(pattern.detach(), token_mask=self.token_mask).mean(-1)
         values = heads.split(heads.value(x), heads.kv_heads)
         return heads.join(heads.center(pattern, self.visibility) @ values), entropy
 

@@ -33,7 +33,7 @@ from rankscope.core.network import (
 from rankscope.core.prediction._arithmetic import Arithmetic
 from rankscope.core.prediction._draws import Coordinates, Course, DrawnWeights, Streams, triangular
 from rankscope.core.shapes import PerSample
-from rankscope.errors import InputError
+from rankscope.errors import InputError, UnsupportedModelError
 from rankscope.streams import stream
 
 
@@ -247,6 +247,11 @@ def _measured(network: Network, x: Tensor, token_mask: Tensor | None, towards: T
 
 def _with_own_weights(block: Block) -> Block:
     """A copy whose matrices are leaves of the autograd graph; those of a model may be views."""
+    if block.attention.latent:
+        raise UnsupportedModelError(
+            "gradients are not measured for attention with latent projections: their matrices "
+            "have a norm between them."
+        )
     twin = copy.deepcopy(block)
     for where in _WEIGHTS.values():
         part, name = where.split(".")

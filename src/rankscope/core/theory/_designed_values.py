@@ -180,6 +180,8 @@ def _set_values(
     by_head = pattern @ values.repeat_interleave(attention.heads // attention.kv_heads, 0)
     by_head[list(attention.removed)] = 0.0
     mixed = by_head.transpose(0, 1).flatten(1)
+    gates = attention.gates(z)
+    mixed = mixed if gates is None else mixed * gates[0]
     _check_solvable(mixed, pattern, z[0], layer)
     bias = attention.output.bias
     goal = target if bias is None else target - bias

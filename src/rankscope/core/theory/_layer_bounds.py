@@ -43,7 +43,7 @@ from rankscope.core.metrics import matrix_norm, optimal_center
 from rankscope.core.network import MLP, Attention, BareMLP
 from rankscope.core.network import activation as record_of
 from rankscope.core.shapes import PerSample
-from rankscope.errors import InputError
+from rankscope.errors import InputError, UnsupportedModelError
 
 SCORE_LIMIT = 1.2564312086261697
 """Where ``eᵗ = 1 + 2t``, t > 0: the condition of Dong et al. 2021, there rounded to 1.256."""
@@ -134,6 +134,11 @@ def find_best_center(
 
 def head_weights(attention: Attention) -> HeadWeights:
     """``W_QK,h = W_Q W_Kᵀ`` and ``W_h = W_V W_O`` of every head; grouped heads are repeated."""
+    if attention.latent or attention.gate is not None:
+        raise UnsupportedModelError(
+            "heads with gates on their output or norms inside their projections are not given by "
+            "two matrices each."
+        )
     heads, repeats = attention.heads, attention.heads // attention.kv_heads
 
     def split(weight: Tensor, count: int) -> Tensor:

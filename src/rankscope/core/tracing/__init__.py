@@ -3,6 +3,7 @@
 The package is called ``tracing`` because ``rankscope.trace`` is the function.
 """
 
+from rankscope.core.tracing._attention_reading import network_scores as network_scores
 from rankscope.core.tracing._blocks import ModuleCall as ModuleCall
 from rankscope.core.tracing._blocks import (
     activations,

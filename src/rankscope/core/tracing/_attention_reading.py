@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from rankscope.core.metrics import AttentionScores, from_matrix
 from rankscope.core.network import Attention, CappedScores, LearnedSinks, Scores, Visibility
-from rankscope.errors import ModelError, RankscopeError
+from rankscope.errors import ModelError, RankscopeError, UnsupportedModelError
 
 _NAMES = ("module", "query", "key", "value", "attention_mask")
 _PACKED = ("cu_seq_lens_q", "cu_seq_lens_k", "cache", "block_table")
@@ -222,7 +222,8 @@ def network_scores(
 ) -> AttentionScores:
     """The scores behind the attention weights of a layer for this input.
 
-    Weights without a softmax (sparsemax, linear kernels, Linformer) are passed as matrices.
+    Weights without a softmax (sparsemax, linear kernels, Linformer) are passed as matrices, and so
+    are those whose cap bends biases, too.
     """
     scores: Scores = attention.scores
     sinks: Tensor | None = None
@@ -236,6 +237,10 @@ def network_scores(
     query, key = attention.query_key(x, visibility)
     bias = scores.bias(query, key, visibility.positions)
     if cap is not None and bias is not None:  # the cap is on their sum
+        if sinks is not None:
+            raise UnsupportedModelError(
+                "metrics of attention do not support learned sinks beside capped biases."
+            )
         return from_matrix(attention.pattern(x, visibility), token_mask)
     return AttentionScores(
         query=query,
@@ -243,7 +248,7 @@ def network_scores(
         scale=attention.scale,
         bias=bias,
         mask=visibility.allowed,
-        token_mask=token_mask,
         softcap=cap,
         sinks=sinks,
+        token_mask=token_mask,
     )
