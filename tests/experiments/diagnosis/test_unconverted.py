@@ -380,6 +380,25 @@ def test_models_are_compared_whether_they_are_converted_or_not() -> None:
     assert set(entropies) == {"BERT", "DeepSeek"}
 
 
+def test_a_model_that_adds_tokens_of_its_own_is_measured_on_all_of_them() -> None:
+    class Prompted(hf.FNetModel):
+        """Puts three tokens before every text."""
+
+        def forward(self, input_ids: torch.Tensor):
+            prompt = torch.arange(3, 6).expand(len(input_ids), -1)
+            return super().forward(torch.cat([prompt, input_ids], 1))
+
+    model = seeded(lambda: Prompted(seeded(FOREIGN["fnet"]).config))
+    subject = model_subject(as_it_is(model), ids=token_ids(20, 20, 20))
+    assert subject.x.shape == (3, 23, 16)
+    rows = trace(model, torch.tensor(token_ids(20, 20, 20)), metrics="relative_residual").table
+    values = rows.sort("layer", "sample")["value"].to_list()
+    assert figures(subject).residual.flatten().tolist() == pytest.approx(values, rel=1e-5)
+    assert len(traced(model, token_ids(20, 20, 20)).findings) == len(RULES)
+    with pytest.raises(InputError, match="23 tokens for 20 in the input"):
+        model_subject(as_it_is(model), ids=token_ids(20, 10))
+
+
 def test_samples_of_given_inputs_are_picked_after_the_model_ran() -> None:
     model = seeded(lambda: encoder(batch_first=False))
     x = torch.randn(20, 9, 16, generator=torch.Generator().manual_seed(3))
