@@ -13,6 +13,7 @@ from rankscope.ask import Subject, model_subject, module_subject
 from rankscope.core.tracing import trace
 from rankscope.errors import InputError, UnsupportedModelError
 from rankscope.experiments.diagnosis import RULES
+from rankscope.experiments.diagnosis._diagnose import _evidence
 from rankscope.experiments.diagnosis._measure import ModelFigures, measure
 from rankscope.experiments.questions.diagnose import Config, diagnose, run
 from rankscope.models.families import Unconverted, load, load_any
@@ -75,6 +76,8 @@ def test_a_model_that_is_not_converted_is_diagnosed(name: str) -> None:
     unknown = {one.kind for one in found.findings if one.fate == "unknown"}
     attends = name in ("deepseek_v3", "jamba", "qwen3_next")
     assert unknown == (set() if attends else {"entropy collapse"})
+    if not attends:
+        assert "no softmax attention" in finding(found, "entropy collapse").sentence
     can_be_shown(found)
 
 
@@ -164,6 +167,13 @@ def test_eager_and_fused_attention_are_read_alike() -> None:
     torch.testing.assert_close(one.heads, other.heads)
     torch.testing.assert_close(one.logits, other.logits)
     assert (one.causal, other.causal) == (True, True)
+    subject = module_subject(models[0], ids)
+    assert _evidence(subject, one, torch.zeros(2), "", None).causal
+
+
+def test_attention_in_both_directions_is_not_causal() -> None:
+    subject = module_subject(seeded(encoder), torch.rand(2, 8, 16))
+    assert not _evidence(subject, figures(subject), torch.zeros(2), "", None).causal
 
 
 @pytest.mark.parametrize("name", ["bert", "gpt2"])
