@@ -19,7 +19,7 @@ from rankscope.core.tracing import (
     record,
     trace,
 )
-from rankscope.errors import InputError, RankscopeError, UnsupportedModelError
+from rankscope.errors import InputError, RankscopeError, ShapeError, UnsupportedModelError
 from rankscope.streams import global_stream
 
 Inputs = Tensor | Mapping[str, Any] | Sequence[Any]
@@ -92,10 +92,13 @@ class SampledInputs:
     samples: int
     token_mask: Tensor | None = None
     mask_name: str = ""
+    alone: bool = False
+    """Whether samples run one by one, for a model that joins those of a batch."""
 
     def batches(self, batch: Batch, size: int) -> Iterator[Batch]:
         """Samples that run together."""
         _, x, real, counted = batch
+        size = 1 if self.alone else size
         if real is None or self.mask_name or bool(real.all()):
             for start in range(0, len(x), size):
                 rows = slice(start, start + size)
@@ -131,6 +134,32 @@ class SampledInputs:
             name: value[:, kept.to(value.device)] if _is_of(value, 1, tokens) else value
             for name, value in picked.items()
         }, None
+
+
+def _without_mask(inputs: GivenInputs | SampledInputs) -> SampledInputs | None:
+    """The same samples without their mask, for a model that merges tokens; None with padding."""
+    if isinstance(inputs, GivenInputs) or inputs.token_mask is None:
+        return None
+    if not bool(inputs.token_mask.all()):
+        return None
+    rest = {name: value for name, value in inputs.arguments.items() if name != inputs.mask_name}
+    return SampledInputs(rest, inputs.samples)
+
+
+def _as_run(inputs: SampledInputs, learnt: Recording) -> SampledInputs:
+    """The same inputs without a token mask, if the model adds tokens of its own to them."""
+    mask = inputs.token_mask
+    if mask is None:
+        return inputs
+    tokens = learnt.trimmed(mask.shape[1]).states[0].shape[1]
+    if tokens == (mask.shape[1] if inputs.mask_name else int(mask[0].sum())):
+        return inputs
+    if not bool(mask.all()):
+        raise InputError(
+            f"the first block takes {tokens} tokens for {mask.shape[1]} in the input, and it is "
+            "not known which of them are padding; give samples of one length."
+        )
+    return replace(inputs, token_mask=None, mask_name="")
 
 
 def _is_of(value: object, axis: int, size: int) -> TypeGuard[Tensor]:
@@ -172,6 +201,10 @@ class Traced:
         given, mask = inputs.select(torch.arange(1), None)
         try:
             learnt = record(model, given, token_mask=mask, **options)
+        except ShapeError:
+            if mask is None or (whole := _without_mask(inputs)) is None:
+                raise
+            return cls.prepared(model, whole, options=options, sublayers=sublayers)
         except RankscopeError:
             raise
         except Exception as error:  # whatever a foreign forward pass raises
@@ -194,17 +227,26 @@ class Traced:
         )
         if isinstance(inputs, GivenInputs):
             return traced, learnt.states[0], learnt.masks[0]
-        mask, (_, tokens, width) = inputs.token_mask, learnt.states[0].shape
+        traced = replace(traced, inputs=_as_run(inputs, learnt))
+        return traced._first_states(learnt.states[0])
+
+    def _first_states(self, example: Tensor) -> tuple["Traced", Tensor, Tensor | None]:
+        """The states of all samples before the first block, in the shape of the first one's."""
+        inputs = self.inputs
+        assert isinstance(inputs, SampledInputs)
+        mask, tokens = inputs.token_mask, example.shape[1]
         tokens = tokens if mask is None else mask.shape[1]
-        x = learnt.states[0].new_zeros(inputs.samples, tokens, width)
-        for batch in traced.batches(Batch(0, x, mask, None), 8):
-            state = traced.record(batch, states_only=True).states[0]
+        x = example.new_zeros(inputs.samples, tokens, example.shape[2])
+        for batch in self.batches(Batch(0, x, mask, None), 8):
+            state = self.record(batch, states_only=True).states[0]
+            if len(state) != len(batch.x) and not inputs.alone:
+                return replace(self, inputs=replace(inputs, alone=True))._first_states(example)
             rows = slice(batch.start, batch.start + len(state))
             kept: slice | Tensor = slice(0, tokens)
             if mask is not None and state.shape[1] < tokens:
                 kept = mask[batch.start]
-            x[rows, kept] = state[:, :tokens]
-        return traced, x, mask
+            x[rows, kept] = state
+        return self, x, mask
 
     @property
     def parts(self) -> tuple[str, ...]:

@@ -13,6 +13,7 @@ from rankscope.ask import Subject, model_subject, module_subject
 from rankscope.core.tracing import trace
 from rankscope.errors import InputError, UnsupportedModelError
 from rankscope.experiments.diagnosis import RULES
+from rankscope.experiments.diagnosis._diagnose import _evidence
 from rankscope.experiments.diagnosis._measure import ModelFigures, measure
 from rankscope.experiments.questions.diagnose import Config, diagnose, run
 from rankscope.models.families import Unconverted, load, load_any
@@ -75,6 +76,8 @@ def test_a_model_that_is_not_converted_is_diagnosed(name: str) -> None:
     unknown = {one.kind for one in found.findings if one.fate == "unknown"}
     attends = name in ("deepseek_v3", "jamba", "qwen3_next")
     assert unknown == (set() if attends else {"entropy collapse"})
+    if not attends:
+        assert "no softmax attention" in finding(found, "entropy collapse").sentence
     can_be_shown(found)
 
 
@@ -164,6 +167,13 @@ def test_eager_and_fused_attention_are_read_alike() -> None:
     torch.testing.assert_close(one.heads, other.heads)
     torch.testing.assert_close(one.logits, other.logits)
     assert (one.causal, other.causal) == (True, True)
+    subject = module_subject(models[0], ids)
+    assert _evidence(subject, one, torch.zeros(2), "", None).causal
+
+
+def test_attention_in_both_directions_is_not_causal() -> None:
+    subject = module_subject(seeded(encoder), torch.rand(2, 8, 16))
+    assert not _evidence(subject, figures(subject), torch.zeros(2), "", None).causal
 
 
 @pytest.mark.parametrize("name", ["bert", "gpt2"])
@@ -378,6 +388,25 @@ def test_models_are_compared_whether_they_are_converted_or_not() -> None:
     assert set(found.table["variant"]) >= set(models)
     entropies = found.table.filter(metric="attention_entropy")["variant"].unique()
     assert set(entropies) == {"BERT", "DeepSeek"}
+
+
+def test_a_model_that_adds_tokens_of_its_own_is_measured_on_all_of_them() -> None:
+    class Prompted(hf.FNetModel):
+        """Puts three tokens before every text."""
+
+        def forward(self, input_ids: torch.Tensor):
+            prompt = torch.arange(3, 6).expand(len(input_ids), -1)
+            return super().forward(torch.cat([prompt, input_ids], 1))
+
+    model = seeded(lambda: Prompted(seeded(FOREIGN["fnet"]).config))
+    subject = model_subject(as_it_is(model), ids=token_ids(20, 20, 20))
+    assert subject.x.shape == (3, 23, 16)
+    rows = trace(model, torch.tensor(token_ids(20, 20, 20)), metrics="relative_residual").table
+    values = rows.sort("layer", "sample")["value"].to_list()
+    assert figures(subject).residual.flatten().tolist() == pytest.approx(values, rel=1e-5)
+    assert len(traced(model, token_ids(20, 20, 20)).findings) == len(RULES)
+    with pytest.raises(InputError, match="23 tokens for 20 in the input"):
+        model_subject(as_it_is(model), ids=token_ids(20, 10))
 
 
 def test_samples_of_given_inputs_are_picked_after_the_model_ran() -> None:

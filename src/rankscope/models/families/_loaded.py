@@ -364,6 +364,8 @@ class Unconverted(Reader):
     def describe(self, read: ModelInput, token_mask: Tensor) -> tuple[Tensor, InputCheck]:
         """Which tokens are special, and what was read, once it is known how many tokens ran."""
         special, ids = torch.zeros_like(token_mask), read.arguments.get("input_ids")
+        if ids is not None and ids.shape != token_mask.shape:  # the model adds tokens of its own
+            return special, input_check({}, token_mask, self.tokenizer, None)
         if ids is not None and self.tokenizer is not None:
             special = special_tokens(self.tokenizer, ids) & token_mask
         return special, input_check(read.arguments, token_mask, self.tokenizer, read.lost)
