@@ -26,7 +26,7 @@ NAMES = {
         diagnose entries entry four_variants path_study run
     """,
     "rankscope.models.families": """
-        BUILTIN BlockInput FAMILIES Family Loaded Verification cached_folder family_of load
+        BUILTIN BlockInput FAMILIES Family Loaded Verification cached_folder check family_of load
         verify
     """,
     "rankscope.show.figures": """
@@ -85,7 +85,7 @@ NAMES = {
         stability_of stable_search step_jacobian thresholds
     """,
     "rankscope.core.tracing": """
-        DEFAULT_METRICS MEASURES Provenance Trace activations captured_calls captured_input
+        DEFAULT_METRICS MEASURES Provenance Trace activations captured_input
         captured_states choose_measures evaluating find_blocks trace trace_in_batches
         with_replaced_state
     """,

@@ -9,7 +9,7 @@ from torch import nn
 
 from rankscope.core.metrics import residual
 from rankscope.core.network import Init, Network, Scores, Spec, View
-from rankscope.models.families._projections import Slots
+from rankscope.models.recognition._projections import Slots
 
 from .. import loaded_parts
 from .cases import BARE, PADDING, SPECS, spec

@@ -8,7 +8,7 @@ from rankscope import trace
 from rankscope.core.tracing import MEASURES
 from rankscope.errors import UnsupportedModelError, VerificationError
 from rankscope.models.families import load, verify
-from rankscope.models.families._precision import full_precision
+from rankscope.models.recognition._precision import full_precision
 
 from .conftest import TEXTUAL, TINY, lively
 

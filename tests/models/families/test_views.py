@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from rankscope.core.network import View
-from rankscope.models.families._projections import HeadAxis, Slots
+from rankscope.models.recognition._projections import HeadAxis, Slots
 
 HEADS, HEAD_WIDTH, FEATURES = 2, 3, 4
 INNER = HEADS * HEAD_WIDTH

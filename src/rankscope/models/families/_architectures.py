@@ -19,10 +19,15 @@ from rankscope.core.masks import Full
 from rankscope.core.network import MLP, Attention, Init, Scores, View
 from rankscope.errors import InputError
 from rankscope.models.families._family import Family, Original, config_of
-from rankscope.models.families._observation import Observed, Reading
-from rankscope.models.families._projections import HeadAxis
-from rankscope.models.families._recognised_attention import AttentionParts
-from rankscope.models.families._recognition import ACTIVATION_NAMES, RecognisedBlock, confirmed
+from rankscope.models.recognition import (
+    ACTIVATION_NAMES,
+    AttentionParts,
+    HeadAxis,
+    Observed,
+    Reading,
+    RecognisedBlock,
+    confirmed,
+)
 
 
 def _bert(config: Any) -> Mapping[str, Any]:

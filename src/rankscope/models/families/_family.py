@@ -21,10 +21,16 @@ from rankscope.arguments import checked
 from rankscope.core.network import Block, Described, Network, Spec, norm_rule
 from rankscope.core.tracing import evaluating, find_blocks
 from rankscope.errors import BlocksNotFoundError, InputError, UnsupportedModelError
-from rankscope.models.families._observation import Habits, Observed, observe
-from rankscope.models.families._precision import full_precision
-from rankscope.models.families._recognised_attention import ROLES, DescribedScores
-from rankscope.models.families._recognition import RecognisedBlock, recognise
+from rankscope.models.recognition import (
+    ROLES,
+    DescribedScores,
+    Habits,
+    Observed,
+    RecognisedBlock,
+    full_precision,
+    observe,
+    recognise,
+)
 
 Original = Any
 """A module of somebody else's, whose attributes only its family knows."""

@@ -16,9 +16,11 @@ from rankscope.models.checkpoints import gather, refuse_packed, resolve_checkpoi
 from rankscope.models.families._architectures import family_of
 from rankscope.models.families._family import Family
 from rankscope.models.families._loaded import Loaded, Unconverted, build, fresh
-from rankscope.models.families._observation import TOLERANCES
 from rankscope.models.families._sources import another_tokenizer, initialise, load_pretrained
 from rankscope.models.families._verification import Probe, Verification, text_arguments
+from rankscope.models.recognition import (
+    TOLERANCES,
+)
 
 
 @checked

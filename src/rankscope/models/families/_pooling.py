@@ -35,9 +35,12 @@ from rankscope.core.pooling import (
 )
 from rankscope.core.tracing import captured_calls, evaluating
 from rankscope.models.families._family import Family, Original, config_of
-from rankscope.models.families._observation import TOLERANCES, relative_error
 from rankscope.models.families._sources import hub_is_reachable
 from rankscope.models.families._verification import Probe, sees_images, text_arguments
+from rankscope.models.recognition import (
+    TOLERANCES,
+    relative_error,
+)
 from rankscope.streams import stream
 
 _T = TypeVar("_T")

@@ -15,8 +15,11 @@ from rankscope.core.tabular import Tabular
 from rankscope.core.tracing import captured_states, evaluating
 from rankscope.errors import UnsupportedModelError, VerificationError
 from rankscope.models.families._family import Family, Original, config_of, run_original
-from rankscope.models.families._observation import TOLERANCES, relative_error
-from rankscope.models.families._precision import full_precision
+from rankscope.models.recognition import (
+    TOLERANCES,
+    full_precision,
+    relative_error,
+)
 from rankscope.numerals import short
 from rankscope.streams import stream
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from rankscope.core.network import MLP, Joined, Projection, View
-from rankscope.models.families._precision import full_precision
+from rankscope.models.recognition._precision import full_precision
 
 
 @dataclass(frozen=True)

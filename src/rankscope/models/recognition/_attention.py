@@ -15,8 +15,8 @@ from rankscope.core import network
 from rankscope.core.masks import Causal, Full, Mask, Window
 from rankscope.core.network import Attention, Projection, Scores, View
 from rankscope.errors import UnsupportedModelError
-from rankscope.models.families._observation import Habits, Observed, PathCall, Reading
-from rankscope.models.families._projections import Slots, plain
+from rankscope.models.recognition._observation import Habits, Observed, PathCall, Reading
+from rankscope.models.recognition._projections import Slots, plain
 
 ROLES = {
     role: re.compile(rf"(^|\.)({names})$")

@@ -18,16 +18,22 @@ from torch import Tensor, nn
 from rankscope.core import network
 from rankscope.core.masks import Mask
 from rankscope.core.network import ACTIVATIONS, MLP, Attention, Block, Projection, Spec, View
-from rankscope.models.families._experts import expert_mlps, find_experts
-from rankscope.models.families._observation import TOLERANCES, Habits, Observed, PathCall, Reading
-from rankscope.models.families._projections import Slots, plain, scaled
-from rankscope.models.families._recognised_attention import (
+from rankscope.models.recognition._attention import (
     ROLES,
     AttentionParts,
     DescribedScores,
     ReadAttention,
     read_attention,
 )
+from rankscope.models.recognition._experts import expert_mlps, find_experts
+from rankscope.models.recognition._observation import (
+    TOLERANCES,
+    Habits,
+    Observed,
+    PathCall,
+    Reading,
+)
+from rankscope.models.recognition._projections import Slots, plain, scaled
 from rankscope.numerals import short
 
 ACTIVATION_NAMES = {
