@@ -7,7 +7,7 @@ RankscopeError                 base class of all errors raised by rankscope
 ├── KindError (TypeError)      the wrong type: integers where floats are needed
 └── ModelError (ValueError)    a model that rankscope does not support
     ├── BlocksNotFoundError    no stack of blocks, or no module of the given name
-    ├── UnsupportedModelError  no family for its architecture
+    ├── UnsupportedModelError  a part of its architecture is not supported
     ├── SourceError            it cannot be loaded
     └── VerificationError      our network and the original give different outputs
 """

@@ -154,7 +154,7 @@ def test_texts_too_short_for_halves_have_no_alignment() -> None:
 
 def test_the_chapter_names_the_pooling_and_the_references() -> None:
     subject = subject_of()
-    twin, measured = untrained(subject, 0), measured_of(subject)
+    twin, measured = untrained(subject, 0)[0], measured_of(subject)
     assert twin is not None
     embedded = embedding_figures(subject, twin)
     part = chapters.text_part(measured, measured_of(twin), embedded)
@@ -190,7 +190,7 @@ def with_pooling(subject: Subject, pooling: Pooling) -> Subject:
 
 
 def finding_of(subject: Subject) -> tuple[Finding, Subject]:
-    twin = untrained(subject, 0)
+    twin = untrained(subject, 0)[0]
     assert twin is not None
     findings = judge_few(subject, measured_of(twin), measured_of(subject))
     (finding,) = (found for found in findings if found.kind == "collapse between texts")
