@@ -87,7 +87,7 @@ def survey(name: str, seed: int = 0, *, diagnosed: bool = True) -> Row:
     row = replace(row, kind=f"`{type(model).__name__}`")
     steps: dict[str, Callable[[], tuple[str, str]]] = {
         "traced": lambda: _trace(model, given, own),
-        "converted": lambda: (rankscope.load(model) and "yes", ""),
+        "converted": lambda: _convert(model, given),
     }
     if diagnosed:
         steps["diagnosed"] = lambda: (_diagnose(model, given) and "yes", "")
@@ -105,8 +105,8 @@ def _attempt(step: Callable[[], tuple[str, str]]) -> tuple[str, str]:
         with _limit(), warnings.catch_warnings():
             warnings.simplefilter("ignore")
             return step()
-    except UnsupportedModelError:
-        return "no", "no family"
+    except UnsupportedModelError as error:
+        return "no", _reason(str(error))
     except RankscopeError as error:
         return "no", _first_sentence(str(error))
     except TimeLimitError:
@@ -115,6 +115,15 @@ def _attempt(step: Callable[[], tuple[str, str]]) -> tuple[str, str]:
         last = traceback.extract_tb(error.__traceback__)[-1]
         where = f"{Path(last.filename).name}:{last.lineno}"
         return "FOREIGN", f"{type(error).__name__} at {where}: {_first_sentence(str(error))}"
+
+
+def _reason(message: str) -> str:
+    """The part that is not converted, and why, in a few words."""
+    named = re.match(r"(layer \d+) \(\w+\): its (.*?) is not converted, because (.*?);", message)
+    if named is None:
+        return _first_sentence(message)
+    layer, part, why = named.groups()
+    return f"{layer}, {part}: {why}".replace("|", "/")[:120]
 
 
 def _first_sentence(message: str) -> str:
@@ -269,6 +278,18 @@ def _is_close(one: Any, other: Any) -> bool:
         return False
     scale = other.abs().max().item()
     return torch.allclose(one, other, rtol=TOLERANCE, atol=TOLERANCE * scale)
+
+
+def _convert(model: nn.Module, given: Mapping[str, Any]) -> tuple[str, str]:
+    """Convert a model as it is, or on the inputs it is known to run on."""
+    try:
+        rankscope.load(model)
+    except UnsupportedModelError as error:
+        if "probe=" not in str(error):
+            raise
+        rankscope.load(model, probe=given)
+        return "yes", "converted with `probe=`"
+    return "yes", ""
 
 
 def _diagnose(model: nn.Module, given: Mapping[str, Any]) -> Any:
