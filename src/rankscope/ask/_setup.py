@@ -52,6 +52,10 @@ class Setup:
     tokenizer: Annotated[
         str | None, Word("Model", "A folder or Hub id with another tokeniser.")
     ] = None
+    tower: Annotated[
+        str | None,
+        Word("Model", "Submodule with the blocks to look at, such as vision_model."),
+    ] = None
     ids: Annotated[
         str | None,
         Word("Model", "Token ids instead of text: a line of numbers per sample.", Path | None),
@@ -120,7 +124,7 @@ class Setup:
         dialect = self.sources.dialect
         name, model = dialect.name, dialect.name("model")
         if self.model is None and not several_models:
-            for option in ("at_init", "pickled", "tokenizer", "ids"):
+            for option in ("at_init", "pickled", "tokenizer", "tower", "ids"):
                 if getattr(self, option):
                     yield f"{name(option)} needs a {model}, and none was named."
         elif self.model is not None:
@@ -210,7 +214,7 @@ class Setup:
             assert self.spec is not None
             return {"spec": self.spec.digest(seed=self.seed), **common}
         mask = None if self.mask is None else str(self.mask)
-        said = {name: getattr(self, name) for name in ("at_init", "pickled", "seed")}
+        said = {name: getattr(self, name) for name in ("at_init", "pickled", "tower", "seed")}
         contents = self.sources.contents(self.location, self._tokenizer)
         known = {"model": Path(self.location).name, "contents": contents, "mask": mask}
         return {**known, **said, **common}
@@ -279,6 +283,7 @@ class Setup:
             device=self.device,
             pickled=self.pickled,
             tokenizer=self._tokenizer,
+            tower=self.tower,
         )
         if self.sources.dialect.strict:
             self._refuse_idle(loaded, seeded)

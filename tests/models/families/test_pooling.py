@@ -211,7 +211,7 @@ class TestTowers:
 
     def test_images_of_clip(self) -> None:
         model = clip()
-        loaded = load(model, part="vision_model")
+        loaded = load(model, tower="vision_model")
         images = loaded.noise_images(3)
         with torch.no_grad():
             expected = features(model.get_image_features(images))
@@ -229,7 +229,7 @@ class TestTowers:
 
     def test_images_of_siglip(self) -> None:
         model = siglip()
-        loaded = load(model, part="vision_model")
+        loaded = load(model, tower="vision_model")
         images = loaded.noise_images(3)
         with torch.no_grad():
             expected = features(model.get_image_features(images))

@@ -340,11 +340,11 @@ def test_clip_has_two_towers() -> None:
     config = hf.CLIPConfig(text_config=_SHAPE, vision_config=_IMAGE, projection_dim=16)
     torch.manual_seed(0)
     model = hf.CLIPModel(config).eval()
-    text, vision = load(model), load(model, part="vision_model")
+    text, vision = load(model), load(model, tower="vision_model")
     assert (text.sees_images, vision.sees_images) == (False, True)
     assert text.network.spec.mask != vision.network.spec.mask
-    with pytest.raises(InputError, match="part='tower' is not in the model; it has text_model"):
-        load(model, part="tower")
+    with pytest.raises(InputError, match="tower='nave' is not in the model; it has text_model"):
+        load(model, tower="nave")
 
 
 class Twisted(nn.Module):

@@ -102,7 +102,7 @@ class Family:
         except BlocksNotFoundError as error:
             raise UnsupportedModelError(
                 f"{type(body).__name__}: {error} To convert one of them, name the module around "
-                "it: rankscope.load(model, part='vision_model')."
+                "it: rankscope.load(model, tower='vision_model')."
             ) from None
 
     def batch_first(self, hidden: Tensor) -> Tensor:

@@ -36,7 +36,7 @@ def load(
     trust_remote_code: bool = False,
     device_map: Any = None,
     tokenizer: Any = None,
-    part: str | None = None,
+    tower: str | None = None,
     family: Family | None = None,
     probe: Tensor | Mapping[str, Any] | None = None,
 ) -> Loaded:
@@ -58,7 +58,7 @@ def load(
 
     Any architecture is tried: its blocks are recognised on a small random input and compared with
     the original, and the error names the layer and the part that have no known form. Of a model
-    with several stacks of blocks the one that reads text is taken; ``part`` is the path of another
+    with several stacks of blocks the one that reads text is taken; ``tower`` is the path of another
     (``"vision_model"``). ``family`` describes an architecture with unusual names. ``probe`` is the
     input to compare on, token ids or keyword arguments, for a model whose configuration does not
     say what it reads.
@@ -75,7 +75,7 @@ def load(
             trust_remote_code=trust_remote_code,
             device_map=device_map,
             tokenizer=tokenizer,
-            part=part,
+            tower=tower,
             family=family,
         ),
         seed=seed if at_init else None,
@@ -114,7 +114,7 @@ def _open(
     trust_remote_code: bool = False,
     device_map: Any = None,
     tokenizer: Any = None,
-    part: str | None = None,
+    tower: str | None = None,
     family: Family | None = None,
 ) -> Unconverted:
     """A model from its source, before it is converted."""
@@ -151,8 +151,8 @@ def _open(
             model = gather(model)
     model = _placed(model, device, dtype)
     described = family_of(model) if family is None else family
-    if part is not None:
-        described = replace(described, body=_checked_part(model, part))
+    if tower is not None:
+        described = replace(described, body=_checked_tower(model, tower))
     reason = UnsupportedModelError(f"{name} is not converted.")
     return Unconverted(model, described, name, reason, reads, processor)
 
@@ -173,14 +173,14 @@ def _convert(
     )
 
 
-def _checked_part(model: nn.Module, part: str) -> str:
+def _checked_tower(model: nn.Module, tower: str) -> str:
     """The path of a submodule, if the model has it."""
     try:
-        model.get_submodule(part)
+        model.get_submodule(tower)
     except AttributeError:
         names = ", ".join(name for name, _ in model.named_children())
-        raise InputError(f"part={part!r} is not in the model; it has {names}.") from None
-    return part
+        raise InputError(f"tower={tower!r} is not in the model; it has {names}.") from None
+    return tower
 
 
 def _given_probe(family: Family, model: nn.Module, probe: Tensor | Mapping[str, Any]) -> Probe:
