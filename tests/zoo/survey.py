@@ -226,9 +226,7 @@ def _trace_stacks(model: nn.Module, given: Mapping[str, Any]) -> dict[str, Stack
     try:
         return {"": _trace_stack(model, given, None)}
     except BlocksNotFoundError as error:
-        if "several stacks" not in str(error):
-            raise
-        names = re.findall(r"'([\w.]+)'", str(error).split(";")[0])
+        names = _stacks_named(error)
     stacks: dict[str, Stack] = {}
     refusals: list[RankscopeError] = []
     for name in names:
@@ -239,6 +237,13 @@ def _trace_stacks(model: nn.Module, given: Mapping[str, Any]) -> dict[str, Stack
     if not stacks:
         raise refusals[0]
     return stacks
+
+
+def _stacks_named(error: BlocksNotFoundError) -> list[str]:
+    """The stacks that an error asks to choose among."""
+    if "several stacks" not in str(error):
+        raise error
+    return re.findall(r"'([\w.]+)'", str(error).split(";")[0])
 
 
 def _trace_stack(model: nn.Module, given: Mapping[str, Any], blocks: str | None) -> Stack:
@@ -293,9 +298,24 @@ def _convert(model: nn.Module, given: Mapping[str, Any]) -> tuple[str, str]:
 
 
 def _diagnose(model: nn.Module, given: Mapping[str, Any]) -> Any:
+    """Diagnose a model; one with several stacks, that which runs on these inputs."""
+    try:
+        return _diagnose_stack(model, given)
+    except BlocksNotFoundError as error:
+        names = _stacks_named(error)
+    refusals: list[RankscopeError] = []
+    for name in names:
+        try:
+            return _diagnose_stack(model, given, blocks=name)
+        except RankscopeError as error:
+            refusals.append(error)
+    raise refusals[0]
+
+
+def _diagnose_stack(model: nn.Module, given: Mapping[str, Any], **options: str) -> Any:
     ids = given.get("input_ids")
-    if ids is None or ids.is_floating_point():
-        return rankscope.diagnose(model, given)
+    if options or ids is None or ids.is_floating_point():
+        return rankscope.diagnose(model, given, **options)
     mask = given.get("attention_mask")
     return rankscope.diagnose(model, ids, token_mask=None if mask is None else mask.bool())
 
