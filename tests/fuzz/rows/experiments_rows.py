@@ -50,6 +50,7 @@ add(
     pickled=True,
 )
 add("families.verify", families.verify, model=LOADED)
+add("families.check", families.check, family=FAMILY, model=ORIGINAL)
 add("families.family_of", families.family_of, model=ORIGINAL)
 add("families.cached_folder", families.cached_folder, hub_id="google-bert/bert-base-uncased")
 add("families.Verification", families.Verification, family="bert", errors=(0.0,), tolerance=1e-5)

@@ -11,7 +11,13 @@ from torch import Tensor, nn
 
 from rankscope.arguments import checked
 from rankscope.core.checks import usable_device
-from rankscope.errors import InputError, KindError, RankscopeError, UnsupportedModelError
+from rankscope.errors import (
+    InputError,
+    KindError,
+    RankscopeError,
+    UnsupportedModelError,
+    VerificationError,
+)
 from rankscope.models.checkpoints import gather, refuse_packed, resolve_checkpoint
 from rankscope.models.families._architectures import family_of
 from rankscope.models.families._family import Family
@@ -95,8 +101,10 @@ def load_any(
     opened = _open(source, at_init=at_init, seed=seed, **options)
     try:
         return _convert(opened, seed=seed if at_init else None, probe=probe)
-    except RankscopeError as error:
+    except (UnsupportedModelError, VerificationError) as error:
         return replace(opened, reason=error)
+    except RankscopeError:  # such as weights that are not finite, which no diagnosis gets past
+        raise
     except Exception as error:  # whatever a foreign forward pass raises on a probe
         why = f"its blocks could not be tried ({type(error).__name__}: {error})"
         return replace(opened, reason=UnsupportedModelError(f"{opened.name}: {why}."))
