@@ -15,6 +15,7 @@ from rankscope.core.network import (
     Attention,
     Block,
     CappedScores,
+    ChangingRotary,
     Described,
     Init,
     Joined,
@@ -166,6 +167,11 @@ def _routed(attention: Attention, mlp: MLP) -> tuple[Attention, MLP]:
     return attention, mlp.replaced(router=Router(4, mlp.up.weight.shape[0] // 4))
 
 
+def _by_length() -> Scores:
+    """Other frequencies from the third token on, so that those of the tests are long ones."""
+    return ChangingRotary(ANGLES, limit=2, longer=lambda tokens: ANGLES / tokens)
+
+
 def _rotary_norms(scores: Scores) -> Scores:
     norms = [nn.RMSNorm(4, eps=0.1, dtype=torch.float64) for _ in range(2)]
     return NormedHeads(*norms, scores)
@@ -206,6 +212,7 @@ PARTS: dict[str, Part] = {
     "learned sinks": Part({"mask": "causal"}, with_scores(_sinks)),
     "learned sinks, rotary": Part({}, with_scores(lambda _: _sinks(RotaryScores(ANGLES)))),
     "rotary, interleaved": Part({"head_width": 5, "scores": Kind("rotary, interleaved")}),
+    "rotary, by length": Part({}, with_scores(lambda _: _by_length())),
     "rotary of a grid": Part({"scores": Kind("grid")}),
     "normed heads": Part({"scores": Kind("normed")}),
     "normed last": Part({"scores": Kind("normed last")}),

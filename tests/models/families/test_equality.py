@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+import transformers as hf
 from torch import nn
 
 from rankscope import trace
@@ -149,8 +150,45 @@ def test_what_a_family_does_not_convert_is_refused(name: str, option: str, value
         load(model)
 
 
-def test_changing_rotary_frequencies_are_refused() -> None:
+def test_unknown_rotary_embeddings_are_refused() -> None:
     model = lively("llama")
-    model.model.rotary_emb.rope_type = "dynamic"
-    with pytest.raises(UnsupportedModelError, match="'dynamic'"):
+    model.model.rotary_emb.rope_type = "axial"
+    with pytest.raises(UnsupportedModelError, match="'axial'"):
         load(model)
+
+
+ROTARY = {
+    "dynamic": {"factor": 4.0},
+    "longrope": {"short_factor": [1.1, 1.3, 1.5], "long_factor": [2.0, 3.0, 5.0]},
+    "llama3": {"factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0},
+    "yarn": {"factor": 4.0},
+    "linear": {"factor": 2.0},
+}
+
+
+@pytest.mark.parametrize("kind", ROTARY)
+def test_rotary_embeddings_of_every_length(kind: str) -> None:
+    """Short texts and long ones, each by a fresh original: some remember the longest so far."""
+    rope = {"rope_type": kind, "rope_theta": 10000.0, **ROTARY[kind]}
+    rope["original_max_position_embeddings"] = 32
+    shape = {"vocab_size": 97, "hidden_size": 24, "num_hidden_layers": 2, "intermediate_size": 40}
+    limit = 32 if kind == "dynamic" else 128
+    config = hf.LlamaConfig(
+        **shape, num_attention_heads=4, max_position_embeddings=limit, rope_parameters=rope
+    )
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        weights = hf.LlamaModel(config).state_dict()
+    outputs = []
+    for tokens in (20, 100):
+        model = hf.LlamaModel(config).eval()
+        model.load_state_dict(weights)
+        ids = torch.arange(tokens).remainder(97)[None]
+        with torch.no_grad():
+            network = load(model).network
+            expected = model(ids, output_hidden_states=True).hidden_states
+            states = list(network.states(expected[0]))
+        assert torch.allclose(states[0], expected[1], rtol=1e-4, atol=1e-6)
+        outputs.append(states[0][0, :20])
+    changes = kind in ("dynamic", "longrope")
+    assert torch.allclose(*outputs, rtol=1e-4, atol=1e-6) != changes

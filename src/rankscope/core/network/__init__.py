@@ -46,6 +46,7 @@ from rankscope.core.network._parts import make_linear as make_linear
 from rankscope.core.network._position_scores import ALiBi, RelativeBias, Rotary, Sink
 from rankscope.core.network._position_scores import ALiBiScores as ALiBiScores
 from rankscope.core.network._position_scores import BucketedBiasScores as BucketedBiasScores
+from rankscope.core.network._position_scores import ChangingRotary as ChangingRotary
 from rankscope.core.network._position_scores import RotaryScores as RotaryScores
 from rankscope.core.network._position_scores import RotaryTable as RotaryTable
 from rankscope.core.network._score_table import SCORES as SCORES

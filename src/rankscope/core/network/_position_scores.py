@@ -5,7 +5,7 @@ collapse of plain attention into an exponential one (docs/theory.md, section 5).
 """
 
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import partial
 
@@ -76,12 +76,43 @@ class RotaryScores(Scores):
         self.frequencies = frequencies.detach().float().clone()
         self.scaling, self.interleaved, self.start = scaling, interleaved, start
 
+    def frequencies_at(self, positions: Positions) -> Float[Tensor, "pair"]:
+        """The frequencies for sequences of this length."""
+        del positions
+        return self.frequencies
+
     def prepare(self, query: Heads, key: Heads, positions: Positions) -> tuple[Heads, Heads]:
-        angles = positions[:, None, :, None].float() * self.frequencies.to(query.device)
+        frequencies = self.frequencies_at(positions).to(query.device)
+        angles = positions[:, None, :, None].float() * frequencies
         cos = (angles.cos() * self.scaling).to(query.dtype)
         sin = (angles.sin() * self.scaling).to(query.dtype)
         turn = partial(_turn, cos=cos, sin=sin, interleaved=self.interleaved, start=self.start)
         return turn(query), turn(key)
+
+
+class ChangingRotary(RotaryScores):
+    """Rotary embeddings whose frequencies change with the length (dynamic NTK, LongRoPE).
+
+    ``longer`` gives those of sequences of more than ``limit`` tokens, by their number. The longest
+    sequence of a batch decides for all of it, as in the originals.
+    """
+
+    def __init__(
+        self,
+        frequencies: Float[Tensor, "pair"],
+        *,
+        limit: int,
+        longer: Callable[[int], Float[Tensor, "pair"]],
+        scaling: float = 1.0,
+        interleaved: bool = False,
+        start: int = 0,
+    ) -> None:
+        super().__init__(frequencies, scaling=scaling, interleaved=interleaved, start=start)
+        self.limit, self.longer = limit, longer
+
+    def frequencies_at(self, positions: Positions) -> Float[Tensor, "pair"]:
+        tokens = int(positions.max()) + 1
+        return self.frequencies if tokens <= self.limit else self.longer(tokens).float()
 
 
 class RotaryTable(Scores):
@@ -294,6 +325,7 @@ class SinkScores(Scores):
 
 POSITION_SCORES = (
     ScoreEntry("rotary", RotaryScores, "rotary", Rotary(), rule="turn"),
+    ScoreEntry("rotary, by length", ChangingRotary, rule="turn"),
     ScoreEntry("rotations of a grid", RotaryTable, rule="turn"),
     ScoreEntry("relative bias", BucketedBiasScores, "relative", RelativeBias(), rule="bias"),
     ScoreEntry("ALiBi", ALiBiScores, "alibi", ALiBi(), rule="bias"),

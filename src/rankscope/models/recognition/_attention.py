@@ -35,6 +35,7 @@ _SCALES = ("scaling", "scale", "softmax_scale", "scale_qk", "norm_factor", "inv_
 _CAPS = ("softcap", "attn_logit_softcapping", "attn_logit_softcap")
 _MULTIPLIERS = ("query_pre_attn_scalar", "attention_multiplier")
 _FIXED_ROTARY = ("default", "linear", "llama3", "yarn", "proportional")
+_CHANGING_ROTARY = ("dynamic", "longrope")
 
 
 @dataclass(frozen=True)
@@ -314,11 +315,10 @@ def _score(
 def _positions(parts: AttentionParts) -> Iterator[Reading[Scores]]:
     """The ways in which scores may depend on positions, the likeliest first."""
     start = int(parts.stated("qk_nope_head_dim")) if parts.latent else 0
-    for values, scaling in _frequencies(parts):
+    for make in _rotary(parts):
         for interleaved in (False, True):
-            make = partial(network.RotaryScores, values, scaling=scaling, start=start)
             label = f"rotary{', interleaved' * interleaved}"
-            yield Reading(label, partial(make, interleaved=interleaved))
+            yield Reading(label, partial(make, start=start, interleaved=interleaved))
     if parts.observed.token_mask is None:  # images have one size, so tables are fixed
         for cos, sin in (pair for pair in parts.observed.rotations if len(pair) == 2):
             halves = (table.flatten(0, -2)[:, : table.shape[-1] // 2] for table in (cos, sin))
@@ -334,36 +334,54 @@ def _positions(parts: AttentionParts) -> Iterator[Reading[Scores]]:
                 yield Reading("bias of distances", partial(bias, two_sided=two_sided))
 
 
-def _frequencies(parts: AttentionParts) -> Iterator[tuple[Tensor, float]]:
-    """Rotary frequencies that the model stores, or that its configuration implies."""
+def _rotary(parts: AttentionParts) -> Iterator[Callable[..., Scores]]:
+    """Rotary embeddings by the frequencies that the model stores, or its configuration implies."""
     seen: list[Tensor] = []
     for module in parts.body.modules():
         for name, buffer in module.named_buffers(recurse=False):
-            if not name.endswith("inv_freq") or name.startswith("original") or buffer.ndim != 1:
+            if not name.endswith("inv_freq") or "original" in name or buffer.ndim != 1:
                 continue
-            if not any(torch.equal(buffer, other) for other in seen):
-                seen.append(buffer)
-                if parts.observed.token_mask is not None:
-                    _refuse_changing_rotary(module, name)
-                scaling = getattr(module, name.replace("inv_freq", "attention_scaling"), 1.0)
-                yield buffer, float(scaling)
+            layers = name.removesuffix("inv_freq").removesuffix("_")  # of one type, or of all
+            first = getattr(module, f"{layers}_original_inv_freq".lstrip("_"), buffer)
+            if any(torch.equal(first, other) for other in seen):
+                continue
+            seen.append(first)
+            scaling = getattr(module, f"{layers}_attention_scaling".lstrip("_"), 1.0)
+            make = partial(network.RotaryScores, first, scaling=float(scaling))
+            kind = getattr(module, "rope_type", "default")
+            kind = kind.get(layers, "default") if isinstance(kind, dict) else kind
+            changing = parts.observed.token_mask is not None and kind not in _FIXED_ROTARY
+            yield _changing_rotary(parts, kind, layers, make) if changing else make
     if seen:
         return
     rotated = getattr(parts.config, "rotary_dim", None)
     kind = str(getattr(parts.config, "position_embedding_type", ""))
     if rotated or "rotary" in kind or getattr(parts.config, "model_type", "") == "roformer":
         width = int(rotated or parts.head_width)
-        yield 10000.0 ** (-torch.arange(0, width, 2).float() / width), 1.0
+        frequencies = 10000.0 ** (-torch.arange(0, width, 2).float() / width)
+        yield partial(network.RotaryScores, frequencies)
 
 
-def _refuse_changing_rotary(module: Any, name: str) -> None:
-    """Refuse rotary embeddings whose frequencies change with the sequence length."""
-    kind = getattr(module, "rope_type", "default")
-    if isinstance(kind, dict):  # one for each type of layer
-        kind = kind.get(name.replace("_inv_freq", ""), "default")
-    if kind not in _FIXED_ROTARY:
+def _changing_rotary(
+    parts: AttentionParts, kind: str, layers: str, make: partial[network.RotaryScores]
+) -> Callable[..., Scores]:
+    """Rotary embeddings whose frequencies change with the length, by the library's own formula."""
+    settings = getattr(parts.config, "rope_parameters", None) or {}
+    settings = settings.get(layers, settings)
+    limit = settings.get("original_max_position_embeddings")
+    limit = limit or getattr(parts.config, "max_position_embeddings", None)
+    if kind not in _CHANGING_ROTARY or not limit:
         raise UnsupportedModelError(
-            f"rotary embeddings of type {kind!r} change with the sequence length and are not "
-            f"converted ({', '.join(_FIXED_ROTARY)} are); rankscope.trace works on the model "
-            "without conversion."
+            f"rotary embeddings of type {kind!r} change with the sequence length in a way that is "
+            "not converted; rankscope.trace works on the model without conversion."
         )
+    longer = partial(_longer_frequencies, kind, parts.config, layers or None)
+    return partial(network.ChangingRotary, *make.args, **make.keywords, limit=limit, longer=longer)
+
+
+def _longer_frequencies(kind: str, config: Any, layers: str | None, tokens: int) -> Tensor:
+    from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
+
+    kinds = {} if layers is None else {"layer_type": layers}
+    frequencies: Tensor = ROPE_INIT_FUNCTIONS[kind](config, None, seq_len=tokens, **kinds)[0]
+    return frequencies
