@@ -11,7 +11,7 @@ from torch import nn
 import rankscope
 from rankscope.ask import Subject, model_subject, module_subject
 from rankscope.core.tracing import trace
-from rankscope.errors import InputError, UnsupportedModelError
+from rankscope.errors import InputError, ShapeError, UnsupportedModelError
 from rankscope.experiments.diagnosis import RULES
 from rankscope.experiments.diagnosis._diagnose import _evidence
 from rankscope.experiments.diagnosis._measure import ModelFigures, measure
@@ -345,7 +345,10 @@ def test_a_network_refuses_with_the_reason_whatever_needs_it() -> None:
     [
         (lambda: diagnose(NanoGPT()), "has no tokeniser"),
         (lambda: diagnose(NanoGPT(), ["A rose."]), "has no tokeniser"),
-        (lambda: diagnose(NanoGPT(), torch.ones(1, 4).long(), pickled=True), "pickled is about"),
+        (
+            lambda: diagnose(NanoGPT(), torch.ones(1, 4).long(), pickled=True),
+            "pickled is not an option",
+        ),
         (lambda: diagnose(clip_vision(), [[1, 2]]), "sees images"),
         (lambda: diagnose(whisper(), ["A rose."]), "takes input_features"),
         (lambda: diagnose(encoder(), torch.rand(2, 8, 16), fix="new"), "repaired checkpoint"),
@@ -422,3 +425,17 @@ def test_samples_of_given_inputs_are_picked_after_the_model_ran() -> None:
 def test_an_input_that_a_model_does_not_take_is_refused_in_a_sentence() -> None:
     with pytest.raises(InputError, match=r"NanoGPT does not run on this input \(TypeError"):
         diagnose(NanoGPT(), {"tokens": torch.ones(1, 4).long()})
+
+
+def test_a_broken_weight_is_named_before_the_model_runs() -> None:
+    model = seeded(NanoGPT)
+    name, weight = next((n, p) for n, p in model.named_parameters() if ".1." in n and p.ndim == 2)
+    with torch.no_grad():
+        weight[0, 0] = math.nan
+    with pytest.raises(InputError, match=f"layer 2, {name} is nan at"):
+        diagnose(model, torch.tensor(token_ids(20)))
+
+
+def test_an_empty_batch_is_refused_in_a_sentence() -> None:
+    with pytest.raises(ShapeError, match="no token"):
+        diagnose(NanoGPT(), torch.ones(0, 4).long())

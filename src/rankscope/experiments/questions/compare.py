@@ -254,7 +254,10 @@ def compare(
     """
     read = ReadInputs(None, None, None) if inputs is None else read_inputs(inputs)
     if read.tensor is not None and read.ids is None:
-        raise InputError("models of different widths read texts or token ids, not hidden states.")
+        raise InputError(
+            "models are compared on texts or token ids, not on hidden states; for these, compare "
+            "results: compare([trace(model, x).result, ...])."
+        )
     config = Config(
         seed,
         compared_models(models),
