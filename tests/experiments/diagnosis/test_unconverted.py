@@ -11,7 +11,7 @@ from torch import nn
 import rankscope
 from rankscope.ask import Subject, model_subject, module_subject
 from rankscope.core.tracing import trace
-from rankscope.errors import InputError, ShapeError, UnsupportedModelError
+from rankscope.errors import InputError, UnsupportedModelError
 from rankscope.experiments.diagnosis import RULES
 from rankscope.experiments.diagnosis._diagnose import _evidence
 from rankscope.experiments.diagnosis._measure import ModelFigures, measure
@@ -434,8 +434,3 @@ def test_a_broken_weight_is_named_before_the_model_runs() -> None:
         weight[0, 0] = math.nan
     with pytest.raises(InputError, match=f"layer 2, {name} is nan at"):
         diagnose(model, torch.tensor(token_ids(20)))
-
-
-def test_an_empty_batch_is_refused_in_a_sentence() -> None:
-    with pytest.raises(ShapeError, match="no token"):
-        diagnose(NanoGPT(), torch.ones(0, 4).long())
