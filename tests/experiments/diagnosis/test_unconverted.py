@@ -434,3 +434,19 @@ def test_a_broken_weight_is_named_before_the_model_runs() -> None:
         weight[0, 0] = math.nan
     with pytest.raises(InputError, match=f"layer 2, {name} is nan at"):
         diagnose(model, torch.tensor(token_ids(20)))
+
+
+def test_heads_are_listed_without_a_column_that_only_paths_could_fill() -> None:
+    found = diagnose(seeded(NanoGPT), torch.tensor(token_ids(20, 20)))
+    (part,) = (part for part in found.parts if part.title == "Heads and tokens")
+    assert part.listings[0].columns[:2] == ("head", "entropy share")
+    assert all(None not in row for row in part.listings[0].rows)
+    assert not any("token(" in sentence for sentence in part.sentences)
+
+
+def test_a_comparison_names_the_model_whose_weights_are_broken() -> None:
+    good, bad = seeded(FOREIGN["fnet"]), seeded(FOREIGN["fnet"])
+    with torch.no_grad():
+        bad.encoder.layer[0].intermediate.dense.weight[0, 0] = math.nan
+    with pytest.raises(InputError, match=r"second: layer 1, encoder\.layer\.0"):
+        rankscope.compare({"first": good, "second": bad}, token_ids(20))
