@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from rankscope.arguments import python_number
+from rankscope.errors import KindError
 from rankscope.version import __version__
 
 _CHUNK, _CHUNKS = 2**16, 256
@@ -81,7 +82,13 @@ def plain(value: Any) -> Any:
         describe = getattr(value, "describe", None)
         inside = describe() if describe else {f.name: getattr(value, f.name) for f in fields(value)}
         return {"type": type(value).__name__, **plain(inside)}
-    return str(value)
+    try:
+        return str(value)
+    except Exception as error:  # of an object of the caller's
+        raise KindError(
+            f"a {type(value).__name__} cannot be recorded: str() of it raises "
+            f"{type(error).__name__}."
+        ) from error
 
 
 @cache  # reading package metadata takes longer than a small trace

@@ -101,7 +101,7 @@ def test_the_outer_of_nested_stacks_of_equal_size():
 def test_what_is_no_stack(stack):
     with pytest.raises(
         BlocksNotFoundError,
-        match=r"Holder has no stack of blocks.*; name it: trace\(model, inputs, blocks=",
+        match=r"Holder has no stack of blocks.*; name it \(blocks=",
     ):
         find_blocks(Holder(stack=stack))
 

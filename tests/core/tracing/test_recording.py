@@ -6,6 +6,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from rankscope.core.tracing import captured_states, find_blocks, find_sublayers, record
+from rankscope.errors import ShapeError
 
 WIDTH = 8
 
@@ -242,3 +243,8 @@ def test_a_scaled_branch_that_rounding_hides_is_not_confirmed() -> None:
             block.attn.out.bias.mul_(0.1)
     x = (4 * X).to(torch.bfloat16)
     assert not find_sublayers(record(model, x))
+
+
+def test_a_batch_without_samples_is_refused() -> None:
+    with pytest.raises(ShapeError, match=r"take \(0, 5, 8\): there is no token"):
+        record(nn.Sequential(Pre(), Pre()), torch.zeros(0, 5, WIDTH))

@@ -345,7 +345,10 @@ def test_a_network_refuses_with_the_reason_whatever_needs_it() -> None:
     [
         (lambda: diagnose(NanoGPT()), "has no tokeniser"),
         (lambda: diagnose(NanoGPT(), ["A rose."]), "has no tokeniser"),
-        (lambda: diagnose(NanoGPT(), torch.ones(1, 4).long(), pickled=True), "pickled is about"),
+        (
+            lambda: diagnose(NanoGPT(), torch.ones(1, 4).long(), pickled=True),
+            "pickled is not an option",
+        ),
         (lambda: diagnose(clip_vision(), [[1, 2]]), "sees images"),
         (lambda: diagnose(whisper(), ["A rose."]), "takes input_features"),
         (lambda: diagnose(encoder(), torch.rand(2, 8, 16), fix="new"), "repaired checkpoint"),
@@ -422,3 +425,28 @@ def test_samples_of_given_inputs_are_picked_after_the_model_ran() -> None:
 def test_an_input_that_a_model_does_not_take_is_refused_in_a_sentence() -> None:
     with pytest.raises(InputError, match=r"NanoGPT does not run on this input \(TypeError"):
         diagnose(NanoGPT(), {"tokens": torch.ones(1, 4).long()})
+
+
+def test_a_broken_weight_is_named_before_the_model_runs() -> None:
+    model = seeded(NanoGPT)
+    name, weight = next((n, p) for n, p in model.named_parameters() if ".1." in n and p.ndim == 2)
+    with torch.no_grad():
+        weight[0, 0] = math.nan
+    with pytest.raises(InputError, match=f"layer 2, {name} is nan at"):
+        diagnose(model, torch.tensor(token_ids(20)))
+
+
+def test_heads_are_listed_without_a_column_that_only_paths_could_fill() -> None:
+    found = diagnose(seeded(NanoGPT), torch.tensor(token_ids(20, 20)))
+    (part,) = (part for part in found.parts if part.title == "Heads and tokens")
+    assert part.listings[0].columns[:2] == ("head", "entropy share")
+    assert all(None not in row for row in part.listings[0].rows)
+    assert not any("token(" in sentence for sentence in part.sentences)
+
+
+def test_a_comparison_names_the_model_whose_weights_are_broken() -> None:
+    good, bad = seeded(FOREIGN["fnet"]), seeded(FOREIGN["fnet"])
+    with torch.no_grad():
+        bad.encoder.layer[0].intermediate.dense.weight[0, 0] = math.nan
+    with pytest.raises(InputError, match=r"second: layer 1, encoder\.layer\.0"):
+        rankscope.compare({"first": good, "second": bad}, token_ids(20))

@@ -4,6 +4,7 @@ import torch
 import transformers
 from table import add
 from things import LAYERS, MASK, NET, TEXTS, X
+from torch import nn
 
 from rankscope import ask, experiments
 from rankscope.models import families
@@ -26,6 +27,9 @@ for each, value in {**SIZES, "image_size": 8, "patch_size": 4}.items():
     setattr(VIT, each, value)
 IMAGES = families.load(transformers.ViTModel(VIT).eval())
 FAMILY = families.family_of(ORIGINAL)
+ENCODER = nn.TransformerEncoder(
+    nn.TransformerEncoderLayer(4, 2, 8, batch_first=True), 2, enable_nested_tensor=False
+).eval()
 ROW_IDS = torch.tensor([[1, 5, 9]])
 add(
     "families.load",
@@ -50,7 +54,26 @@ add(
     pickled=True,
 )
 add("families.verify", families.verify, model=LOADED)
-add("families.check", families.check, family=FAMILY, model=ORIGINAL)
+add("families.check", families.check, family=FAMILY, model=ORIGINAL, probe=ROW_IDS)
+add(
+    "families.check",
+    lambda **fields: families.check(families.Family("own", **fields), ORIGINAL),
+    model_types=("bert",),
+    body="",
+    layers="encoder.layer",
+    roles={"query": "self.query"},
+    expects={"is_decoder": False},
+    token_axis=1,
+    example=None,
+)
+add(
+    "families.load",
+    families.load,
+    source=ENCODER,
+    probe={"src": X},
+    family=None,
+    tower=None,
+)
 add("families.family_of", families.family_of, model=ORIGINAL)
 add("families.cached_folder", families.cached_folder, hub_id="google-bert/bert-base-uncased")
 add("families.Verification", families.Verification, family="bert", errors=(0.0,), tolerance=1e-5)
@@ -70,6 +93,7 @@ add("families.Loaded.read", LOADED.read, source=ROW_IDS, token_mask=ROW_IDS > 0)
 add("families.Loaded.arguments", LOADED.arguments, source=ROW_IDS, token_mask=ROW_IDS > 0)
 add("families.Loaded.noise_images", IMAGES.noise_images, count=1, seed=0)
 add("families.Loaded.reinitialised", LOADED.reinitialised, seed=1)
+add("families.Loaded.embed", LOADED.embed, source=ROW_IDS, token_mask=ROW_IDS > 0)
 add("families.Family.batch_first", FAMILY.batch_first, hidden=X)
 SUBJECT = ask.Subject(NET, X, MASK)
 D8 = experiments.CATALOGUE["D8"]
@@ -140,6 +164,21 @@ add(
     parts="paper",
     batch_size=2,
     on_step=None,
+)
+add(
+    "experiments.diagnose",
+    experiments.diagnose,
+    model=ENCODER,
+    inputs=X,
+    token_mask=MASK,
+    measured=MASK,
+    batch_size=2,
+    seed=0,
+    blocks="layers",
+    layout="batch token feature",
+    stream=None,
+    output=None,
+    fix=None,
 )
 add(
     "experiments.compare",

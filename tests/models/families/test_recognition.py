@@ -15,6 +15,7 @@ from rankscope.core.network import LearnedSinks, Network, OffsetNorm
 from rankscope.errors import (
     InputError,
     RankscopeError,
+    ShapeError,
     UnsupportedModelError,
     VerificationError,
 )
@@ -399,6 +400,45 @@ def test_a_description_is_checked() -> None:
         Family("mine", roles={"keys": "k"})
     with pytest.raises(UnsupportedModelError, match="its attention"):
         check(Family("mine", roles={"query": "k_proj", "key": "q_proj"}), lively("opt"))
+
+
+@pytest.mark.parametrize(
+    ("fields", "words"),
+    [
+        ({"body": "tower"}, "body='tower' is not in the model; it has"),
+        ({"layers": lambda _: []}, r"layers gave \[\], expected modules"),
+        ({"layers": lambda _: [1]}, r"layers gave \[1\], expected modules"),
+        ({"layers": lambda body: [body.decoder.layers[0]] * 2}, "names 2 layers, but 1 of them"),
+        ({"recognise": lambda *_: None}, "recognise gave a NoneType"),
+        ({"initialised": lambda _: {"depth": 1}}, "expected fields of a Spec"),
+        ({"initialised": lambda _: None}, "expected fields of a Spec"),
+        ({"scores": lambda _: None}, "its attention"),
+        ({"scores": lambda _: [1]}, "is no Reading"),
+        ({"token_axis": 7}, "token_axis=7, expected 0 or 1"),
+        ({"expects": {"dropout": torch.ones(2)}}, "expects"),
+    ],
+)
+def test_descriptions_that_do_not_fit_are_refused_in_a_sentence(fields: dict, words: str) -> None:
+    with pytest.raises(RankscopeError, match=words):
+        check(Family("mine", **fields), lively("opt"))
+
+
+@pytest.mark.parametrize(
+    "probe",
+    [torch.ones(1, 1).long(), torch.arange(3)[None]],
+    ids=["one token", "three tokens"],
+)
+def test_a_probe_on_which_masks_look_alike_is_refused(probe: Tensor) -> None:
+    with pytest.raises(InputError, match="cannot be told apart; give at least 4"):
+        load(lively("opt"), probe=probe)
+
+
+@pytest.mark.parametrize(
+    "probe", [torch.ones(1, 5, dtype=torch.bool), torch.ones(1, 5, 4).long(), torch.ones(1, 5)]
+)
+def test_a_probe_is_token_ids_or_embeddings(probe: Tensor) -> None:
+    with pytest.raises(ShapeError, match="expected token ids"):
+        load(lively("opt"), probe=probe)
 
 
 def test_packages_offer_descriptions(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -78,8 +78,8 @@ def _largest_stack(model: nn.Module) -> str:
     best = max(sizes, key=lambda name: sizes[name], default="")  # of equals the outermost
     if not sizes.get(best):
         raise BlocksNotFoundError(
-            f"{type(model).__name__} has no stack of blocks that can be detected; name it: "
-            "trace(model, inputs, blocks='encoder.layers'), or pass the modules in a list."
+            f"{type(model).__name__} has no stack of blocks that can be detected; name it "
+            "(blocks='encoder.layers'), or pass the modules in a list."
         )
     rivals = [
         name
@@ -90,7 +90,7 @@ def _largest_stack(model: nn.Module) -> str:
         choices = ", ".join(repr(name) for name in (best, *rivals))
         raise BlocksNotFoundError(
             f"{type(model).__name__} has several stacks of blocks: {choices}; "
-            f"name one: trace(model, inputs, blocks={best!r})."
+            f"name one (blocks={best!r})."
         )
     return best
 

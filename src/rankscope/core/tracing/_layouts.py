@@ -194,6 +194,8 @@ class LayoutChoice(OperationWatch):
             self.look_at_state(hidden)
         if self.token_first is not None:
             return
+        if 0 in hidden.shape:
+            raise ShapeError(f"the blocks take {tuple(hidden.shape)}: there is no token.")
         if self._model_type is not None and all(part.batch_first for part in self.parts):
             self._decide(token_first=False, why="the usual order of Transformers")
         elif hidden.ndim in (2, 3) and not self._by_sights(hidden):

@@ -18,6 +18,7 @@ from rankscope.core.tracing._observed_attention import FunctionWatch, TolerantWa
 from rankscope.core.tracing._sublayers import Part, Sublayers, few_numbers, is_close, kind_of
 from rankscope.core.tracing._temporary_changes import TemporaryChanges
 from rankscope.core.tracing._trace import Pass
+from rankscope.core.weights import refuse_broken
 
 Inputs = Tensor | Mapping[str, Any] | Sequence[Any]
 
@@ -168,6 +169,8 @@ def record(
     planned = Pass.planned(
         model, inputs, lambda _: kept, token_mask=token_mask, measured=measured, **options
     )
+    if sublayers is None:  # once for each model, since all weights are read
+        refuse_broken(model, planned.stack.blocks)
     watch = _LayerWatch(model, planned.stack.blocks, sublayers)
     notes = {"stack": planned.stack.words}
     planned.run(notes, watch.listen)

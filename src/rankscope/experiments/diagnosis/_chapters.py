@@ -211,20 +211,20 @@ def _ranking(measured: ModelFigures, shares: pl.DataFrame | None) -> Listing:
     places = [(at[0], at[1]) for at in (~sink.isnan()).nonzero().tolist()]
     key = flows.get if flows else lambda head: float(entropy[head])
     ranked = sorted(places, key=lambda head: -(key(head) or 0.0))[:_MOST_HEADS]
-    by = "share of the residual" if flows else "entropy"
+    own = ("share of the residual",) if flows else ()  # needs the paths of our network
+    note = " The share counts all paths through a head, so shares do not add up to one."
     return Listing(
-        f"The first {len(ranked)} of {plural(len(places), 'head')} by {by}",
-        ("head", "share of the residual", "entropy share", "τ", "weight on the first token"),
+        f"The first {len(ranked)} of {plural(len(places), 'head')} by {(*own, 'entropy')[0]}",
+        ("head", *own, "entropy share", "τ", "weight on the first token"),
         tuple(
             (
                 f"layer {at[0] + 1}, head {at[1]}",
-                flows.get(at),
+                *((flows.get(at),) if flows else ()),
                 *(float(figure[at]) for figure in (entropy, tau, sink)),
             )
             for at in ranked
         ),
-        "Medians over the samples. The share counts all paths through a head, so shares do not add "
-        "up to one.",
+        "Medians over the samples." + note * bool(flows),
     )
 
 
@@ -258,7 +258,7 @@ def _of_observed_heads(measured: ModelFigures) -> list[str]:
     known = entropy[~sink.isnan()]
     low, high = (short(float(value), digits=2) for value in (known.min(), known.max()))
     return sentences or [
-        f"None of {plural(count, 'head')} is one-hot or attends mostly to the first token"
+        f"None of {plural(count, 'head')} is one-hot or attends mostly to the first token "
         f"(entropy share {low} to {high})."
     ]
 

@@ -151,7 +151,12 @@ def _measured(model: Model, config: Config, on_step: kit.OnStep) -> words.ModelC
     if isinstance(model.source, Result):
         on_step(1.0)
         return _from_result(model, model.source)
-    subject = _subject(model.source, config, at_init=model.at_init)
+    try:
+        subject = _subject(model.source, config, at_init=model.at_init)
+    except InputError as error:
+        if model.label in str(error):
+            raise
+        raise InputError(f"{model.label}: {error}") from error
     if subject.check is not None and not subject.check.fits:
         raise InputError(
             f"{model.label}: {subject.check.warnings()[0].rstrip('.')}; compare it on text that "
@@ -254,7 +259,10 @@ def compare(
     """
     read = ReadInputs(None, None, None) if inputs is None else read_inputs(inputs)
     if read.tensor is not None and read.ids is None:
-        raise InputError("models of different widths read texts or token ids, not hidden states.")
+        raise InputError(
+            "models are compared on texts or token ids, not on hidden states; for these, compare "
+            "results: compare([trace(model, x).result, ...])."
+        )
     config = Config(
         seed,
         compared_models(models),

@@ -313,7 +313,9 @@ def _module_subject(
         return model_subject(model, reading.texts, ids=reading.ids, **options)
     given = [name for name, value in {"length": length, **loading}.items() if value is not None]
     if given:
-        raise InputError(f"{given[0]} is about what load reads; this model runs on its inputs.")
+        raise InputError(
+            f"{given[0]} is not an option for a module, which runs on its inputs as they are."
+        )
     if inputs is None or isinstance(inputs, str) or _is_texts(inputs):
         raise InputError(
             f"{type(model).__name__} has no tokeniser; give what its forward pass takes: a tensor, "

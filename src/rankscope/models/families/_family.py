@@ -8,8 +8,8 @@ import inspect
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from dataclasses import fields as fields_of
 from functools import partial
-from operator import attrgetter
 from textwrap import shorten
 from types import SimpleNamespace
 from typing import Any
@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from rankscope.arguments import checked
 from rankscope.core.network import Block, Described, Network, Spec, norm_rule
 from rankscope.core.tracing import evaluating, find_blocks
-from rankscope.errors import BlocksNotFoundError, InputError, UnsupportedModelError
+from rankscope.errors import BlocksNotFoundError, InputError, KindError, UnsupportedModelError
 from rankscope.models.recognition import (
     ROLES,
     DescribedScores,
@@ -31,6 +31,7 @@ from rankscope.models.recognition import (
     observe,
     recognise,
 )
+from rankscope.numerals import cut
 
 Original = Any
 """A module of somebody else's, whose attributes only its family knows."""
@@ -65,7 +66,7 @@ class Family:
     layers: str | Callable[[Original], Sequence[nn.Module]] = ""
     roles: Mapping[str, str] = field(default_factory=dict)
     scores: DescribedScores | None = None
-    expects: Mapping[str, Any] = field(default_factory=dict)
+    expects: Mapping[str, bool | int | float | str | None] = field(default_factory=dict)
     initialised: Callable[[Any], Mapping[str, Any]] | None = None
     recognise: Callable[[Observed, Original, Any], RecognisedBlock] | None = None
     token_axis: int = 1
@@ -78,11 +79,13 @@ class Family:
                 f"{self.name}: {min(unknown)!r} is not a role of a projection; choose among "
                 f"{', '.join(ROLES)}."
             )
+        if self.token_axis not in (0, 1):
+            raise InputError(f"{self.name}: token_axis={self.token_axis}, expected 0 or 1.")
 
     def body_of(self, model: Original) -> Original:
         """The module that turns token ids (or pixels) into hidden states."""
         if self.body:
-            return attrgetter(self.body)(model)
+            return submodule(model, self.body, "body")
         base: Original = getattr(model, "base_model", model)
         if not self.takes(base, getattr(base, "main_input_name", "input_ids")):
             base = model  # what is called its base is only its stack of blocks
@@ -96,13 +99,19 @@ class Family:
     def layers_of(self, body: Original) -> list[nn.Module]:
         """The original blocks in the order they run; a shared block stands there several times."""
         if callable(self.layers):
-            return list(self.layers(body))
+            layers = list(self.layers(body))
+            if not layers or not all(isinstance(layer, nn.Module) for layer in layers):
+                raise InputError(
+                    f"{self.name}: layers gave {cut(repr(layers))}, expected modules, at least one."
+                )
+            return layers
         try:
             return find_blocks(body, self.layers or None)
         except BlocksNotFoundError as error:
+            found = str(error).partition("; name ")[0].rstrip(".")
             raise UnsupportedModelError(
-                f"{type(body).__name__}: {error} To convert one of them, name the module around "
-                "it: rankscope.load(model, tower='vision_model')."
+                f"{found}; to convert one, name the module around it (tower='vision_model'), or "
+                "its path in a description (family=Family('own', layers='encoder.layers'))."
             ) from None
 
     def batch_first(self, hidden: Tensor) -> Tensor:
@@ -143,10 +152,11 @@ class Family:
             seen = observe(
                 body, layers, partial(run_original, body, arguments), token_mask, self.batch_first
             )
+            _refuse_too_few(seen[0].x)
             made = [
                 recognise(block, body, config, habits, roles=self.roles, scores=self.scores)
                 if self.recognise is None
-                else self.recognise(block, body, config)
+                else self._recognised(block, body, config)
                 for block in seen
             ]
         by_module = {block.block: one for block, one in zip(seen, made, strict=True)}
@@ -157,6 +167,15 @@ class Family:
             for one in made
         }
         return Network(spec, [blocks[id(one)] for one in read])
+
+    def _recognised(self, block: Observed, body: Original, config: Any) -> RecognisedBlock:
+        assert self.recognise is not None
+        made = self.recognise(block, body, config)
+        if not isinstance(made, RecognisedBlock):
+            raise KindError(
+                f"{self.name}: recognise gave a {type(made).__name__}, expected a RecognisedBlock."
+            )
+        return made
 
     def _check(self, config: Any) -> None:
         for name, supported in {**_UNSUPPORTED, **self.expects}.items():
@@ -199,7 +218,13 @@ class Family:
         }
         drawn: dict[str, Any] = {"init": float(getattr(config, "initializer_range", None) or 0.02)}
         if self.initialised is not None:
-            drawn |= self.initialised(config)
+            own = self.initialised(config)
+            known = {one.name for one in fields_of(Spec)}
+            if not isinstance(own, Mapping) or not own.keys() <= known:
+                raise InputError(
+                    f"{self.name}: initialised gave {cut(repr(own))}, expected fields of a Spec."
+                )
+            drawn |= own
         drawn["undescribed"] = _undescribed(read)
         return Spec(len(read), attention.heads, width, **{**fields, **drawn})
 
@@ -212,16 +237,40 @@ _UNSUPPORTED = {
 """Options under which attention depends on the length of the text in ways no probe shows."""
 
 
+_LEAST_TOKENS = 4
+"""Different tokens of a sample without which masks, positions and scales cannot be told apart."""
+
+
+def _refuse_too_few(x: Tensor) -> None:
+    """Raise if several forms of attention would give the same outputs on these states."""
+    most = max((len(torch.unique(sample, dim=0)) for sample in x), default=0)
+    if most < _LEAST_TOKENS:
+        raise InputError(
+            f"the probe has {most} different hidden states in a sample, on which masks and "
+            f"positions cannot be told apart; give at least {_LEAST_TOKENS} different tokens."
+        )
+
+
 def run_original(body: Original, arguments: Mapping[str, Any]) -> Any:
     """Run an original on a probe of ours; whatever it raises becomes one sentence."""
     try:
         return body(**arguments)
     except Exception as error:  # of code that is not ours
         reason = shorten(f"{type(error).__name__}: {error}", 200, placeholder=" …").rstrip(".")
+        given = ", ".join(arguments) or "no arguments"
         raise UnsupportedModelError(
-            f"{type(body).__name__} does not run on {', '.join(arguments)} ({reason}); give an "
+            f"{type(body).__name__} does not run on {given} ({reason}); give an "
             "input that it runs on: rankscope.load(model, probe={...})."
         ) from error
+
+
+def submodule(model: nn.Module, path: str, option: str) -> nn.Module:
+    """The submodule at a path that somebody named, or an error that says what there is."""
+    try:
+        return model.get_submodule(path)
+    except AttributeError:
+        names = ", ".join(name for name, _ in model.named_children())
+        raise InputError(f"{option}={path!r} is not in the model; it has {names}.") from None
 
 
 def config_of(body: Original) -> Any:

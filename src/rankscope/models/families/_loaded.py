@@ -58,6 +58,7 @@ class ModelInput(NamedTuple):
     lost: tuple[int, ...] | None
 
 
+@checked
 class Reader:
     """A model, and how its inputs become the arguments of its forward pass."""
 

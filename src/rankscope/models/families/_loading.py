@@ -15,12 +15,13 @@ from rankscope.errors import (
     InputError,
     KindError,
     RankscopeError,
+    ShapeError,
     UnsupportedModelError,
     VerificationError,
 )
 from rankscope.models.checkpoints import gather, refuse_packed, resolve_checkpoint
 from rankscope.models.families._architectures import family_of
-from rankscope.models.families._family import Family
+from rankscope.models.families._family import Family, submodule
 from rankscope.models.families._loaded import Loaded, Unconverted, build, fresh
 from rankscope.models.families._sources import another_tokenizer, initialise, load_pretrained
 from rankscope.models.families._verification import Probe, Verification, text_arguments
@@ -160,7 +161,8 @@ def _open(
     model = _placed(model, device, dtype)
     described = family_of(model) if family is None else family
     if tower is not None:
-        described = replace(described, body=_checked_tower(model, tower))
+        submodule(model, tower, "tower")
+        described = replace(described, body=tower)
     reason = UnsupportedModelError(f"{name} is not converted.")
     return Unconverted(model, described, name, reason, reads, processor)
 
@@ -181,21 +183,17 @@ def _convert(
     )
 
 
-def _checked_tower(model: nn.Module, tower: str) -> str:
-    """The path of a submodule, if the model has it."""
-    try:
-        model.get_submodule(tower)
-    except AttributeError:
-        names = ", ".join(name for name, _ in model.named_children())
-        raise InputError(f"tower={tower!r} is not in the model; it has {names}.") from None
-    return tower
-
-
 def _given_probe(family: Family, model: nn.Module, probe: Tensor | Mapping[str, Any]) -> Probe:
     """What a user wants the model to be compared on."""
     if isinstance(probe, Mapping):
         mask = probe.get("attention_mask")
-        return Probe(dict(probe), None if mask is None else mask.bool())
+        return Probe(dict(probe), mask.bool() if isinstance(mask, Tensor) else None)
+    ids = probe.dtype in (torch.int64, torch.int32) and probe.ndim == 2
+    if not ids and not (probe.is_floating_point() and probe.ndim == 3):
+        raise ShapeError(
+            f"probe is {probe.dtype} of shape {tuple(probe.shape)}; expected token ids (batch, "
+            "token), embeddings (batch, token, feature), or keyword arguments in a mapping."
+        )
     mask = torch.ones(probe.shape[:2], dtype=torch.bool, device=probe.device)
     return Probe(text_arguments(family, family.body_of(model), probe, mask), mask)
 

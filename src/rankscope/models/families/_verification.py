@@ -177,6 +177,11 @@ def compare(
         for arguments, token_mask in inputs:
             with full_precision():
                 x, *theirs = states(family, body, arguments)
+            if len(theirs) != len(worst):
+                raise VerificationError(
+                    f"{family.name}: the description names {len(worst)} layers, but {len(theirs)} "
+                    "of them ran; name each block as often as it runs, in order."
+                )
             mask = None if token_mask is None else token_mask.to(x.device)
             errors = (
                 relative_error(mine, other, token_mask)

@@ -111,9 +111,13 @@ def read_attention(parts: AttentionParts, habits: Habits) -> ReadAttention:
     """Settle how attention works on its recorded input and output."""
     observed, x = parts.observed, parts.projections[0].x
     if parts.stated(*_HEAD_WIDTHS, *_HEADS) is None:
-        raise observed.refusal("attention", "neither it nor the configuration states its heads")
+        names = ", ".join(_HEADS)
+        why = f"neither it nor the configuration states its heads (as {names})"
+        raise observed.refusal("attention", why)
     layouts = list(_layouts(parts))
-    scores = list(_scores(parts) if parts.scores is None else parts.scores(parts))
+    scores = list(_scores(parts) if parts.scores is None else parts.scores(parts) or ())
+    if not all(isinstance(score, Reading) for score in scores):
+        raise observed.refusal("attention", "what the description gives as scores is no Reading")
     readings = [
         Reading(
             f"{layout.label}, {score.label or 'dot product'}, scale {scale:.6g}",

@@ -142,7 +142,8 @@ class _Calls:
             raise observed.refusal("attention", f"it attends to another sequence ({crossing[0]})")
         attention = [call for call in linear if _ATTENTION.search(call.path)]
         if len(attention) < 2:
-            raise observed.refusal("attention", "it is not made of projections")
+            why = "no module that is named as attention (attn) has its projections"
+            raise observed.refusal("attention", why)
         mlp = [call for call in linear if not _ATTENTION.search(call.path)]
         position = {id(call): number for number, call in enumerate(observed.calls)}
         first, last = position[id(attention[0])], position[id(attention[-1])]
