@@ -22,14 +22,18 @@ from rankscope.core.network import Block, Described, Network, Spec, norm_rule
 from rankscope.core.tracing import evaluating, find_blocks
 from rankscope.errors import BlocksNotFoundError, InputError, UnsupportedModelError
 from rankscope.models.recognition import (
+    RECOGNISED,
     ROLES,
     DescribedScores,
     Habits,
     Observed,
     RecognisedBlock,
+    each_telling,
     full_precision,
     observe,
     recognise,
+    single_precision,
+    telling_weights,
 )
 
 Original = Any
@@ -138,17 +142,25 @@ class Family:
         """
         config, layers = config_of(body), self.layers_of(body)
         self._check(config)
-        habits = Habits()
-        with evaluating(body), torch.no_grad(), full_precision():
-            seen = observe(
-                body, layers, partial(run_original, body, arguments), token_mask, self.batch_first
-            )
-            made = [
-                recognise(block, body, config, habits, roles=self.roles, scores=self.scores)
-                if self.recognise is None
-                else self.recognise(block, body, config)
-                for block in seen
-            ]
+        habits = Habits(RECOGNISED[next(body.parameters()).dtype])
+        precise = {name: single_precision(value) for name, value in arguments.items()}
+        run = partial(run_original, body, precise)
+        made = []
+        with (
+            evaluating(body),
+            torch.no_grad(),
+            full_precision(),
+            telling_weights(body, but=layers),
+        ):
+            with each_telling(layers):
+                seen = observe(body, layers, run, token_mask, self.batch_first)
+            for block in seen:
+                with telling_weights(block.block):
+                    made.append(
+                        recognise(block, body, config, habits, roles=self.roles, scores=self.scores)
+                        if self.recognise is None
+                        else self.recognise(block, body, config)
+                    )
         by_module = {block.block: one for block, one in zip(seen, made, strict=True)}
         read = [by_module[layer] for layer in layers]
         spec = self._spec(config, read, seen[0].x.shape[-1], shared=len(made) == 1)
@@ -159,8 +171,10 @@ class Family:
         return Network(spec, [blocks[id(one)] for one in read])
 
     def _check(self, config: Any) -> None:
+        nested = [getattr(config, name, None) for name in ("attn_config", "rope_parameters")]
+        inner = {k: v for part in nested if part for k, v in _entries(part).items()}
         for name, supported in {**_UNSUPPORTED, **self.expects}.items():
-            value = getattr(config, name, supported)
+            value = getattr(config, name, inner.get(name, supported))
             if value != supported:
                 raise UnsupportedModelError(
                     f"{type(config).__name__}.{name}={value!r} is not converted (only "
@@ -208,8 +222,17 @@ _UNSUPPORTED = {
     "attention_type": "original_full",
     "encoder_attention_type": "full",
     "attention_chunk_size": None,
+    "clip_qkv": None,
+    "index_topk": None,
+    "llama_4_scaling_beta": None,
 }
-"""Options under which attention depends on the length of the text in ways no probe shows."""
+"""Options under which attention changes in ways a short probe of small numbers does not show: with
+the length of the text, or where queries, keys and values are large."""
+
+
+def _entries(part: Any) -> Mapping[str, Any]:
+    """A nested part of a configuration as a mapping."""
+    return part if isinstance(part, Mapping) else vars(part)
 
 
 def run_original(body: Original, arguments: Mapping[str, Any]) -> Any:
@@ -265,7 +288,7 @@ def _undescribed(read: Sequence[RecognisedBlock]) -> Iterator[str]:
         yield "latent projections in attention"
     if any(block.scaled for block in read):
         yield "scaled branches"
-    if len({block.words for block in read}) > 1:
+    if len({(block.words, block.attention.scale) for block in read}) > 1:
         yield "scores that differ between layers"
     if len({0 if block.mlp is None else block.mlp.up.weight.shape[0] for block in read}) > 1:
         yield "MLPs of different widths"

@@ -1,12 +1,20 @@
-"""Originals at the precision of their weights: casts to float32 inside are left out in float64."""
+"""Originals under conditions in which readings differ: full precision, no trivial weights."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+import math
+from collections.abc import Iterable, Iterator
+from contextlib import ExitStack, contextmanager
+from itertools import chain
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
+
+from rankscope.streams import stream
+
+_HALVES = (torch.float16, torch.bfloat16)
+_NOISE = 0.3
+"""Size of the noise on constant weights: as large as usual weights, so that no part is negligible."""
 
 
 class _FullPrecision(TorchFunctionMode):
@@ -34,3 +42,82 @@ def full_precision() -> Iterator[None]:
     """
     with _FullPrecision():
         yield
+
+
+@contextmanager
+def telling_weights(*modules: nn.Module, but: Iterable[nn.Module] = ()) -> Iterator[None]:
+    """Replace weights that cannot tell readings apart, and restore them afterwards.
+
+    Half precision becomes float32: its rounding hides a wrong scale or a wrong pairing of rotary
+    coordinates. Constant parameters become random: zero output projections hide the order of
+    the sums, gains of one hide whether norms come before rotations. Weights in ``but`` stay, except
+    embeddings there, which other blocks may use.
+    """
+    others = {id(tensor) for module in but for part in _parts(module) for tensor in _stored(part)}
+    stored = (t for module in modules for part in module.modules() for t in _stored(part))
+    tensors = {id(t): t for t in stored if id(t) not in others}
+    parts = (part for module in modules for part in _parts(module))
+    noise = {id(p): size for part in parts for p, size in _constant(part) if id(p) not in others}
+    kept = [(t, t.data) for t in tensors.values() if id(t) in noise or t.dtype in _HALVES]
+    generator = stream(0, "telling weights")  # the same when a block runs and when it is read
+    try:
+        for tensor, data in kept:
+            values = single_precision(data)
+            if id(tensor) in noise:
+                drawn = torch.randn(data.shape, generator=generator)
+                values = values + noise[id(tensor)] * drawn.to(values)
+            tensor.data = values
+        yield
+    finally:
+        for tensor, data in kept:
+            tensor.data = data
+
+
+def _parts(module: nn.Module) -> Iterator[nn.Module]:
+    return (part for part in module.modules() if not isinstance(part, nn.Embedding))
+
+
+def _stored(part: nn.Module) -> Iterator[Tensor]:
+    return chain(part.parameters(recurse=False), part.buffers(recurse=False))
+
+
+def _constant(part: nn.Module) -> Iterator[tuple[nn.Parameter, float]]:
+    """The parameters of a module whose entries are all equal, and how large their noise is.
+
+    A bias is as large as the weights beside it: a larger one would hide what they do.
+    """
+    weight = getattr(part, "weight", None)
+    beside = float(weight.std()) if isinstance(weight, Tensor) and weight.ndim > 1 else 0.0
+    for parameter in part.parameters(recurse=False):
+        values = parameter.flatten()
+        if len(values) > 1 and values[0] == values[1] and bool((values == values[0]).all()):
+            size = _NOISE / math.sqrt(math.prod(parameter.shape[1:]))
+            yield parameter, beside if beside and parameter.ndim == 1 else size
+
+
+@contextmanager
+def each_telling(blocks: Iterable[nn.Module]) -> Iterator[None]:
+    """Let every block run with ``telling_weights``, one at a time: copies of all may not fit."""
+    running: dict[nn.Module, ExitStack] = {}
+
+    def enter(block: nn.Module, _args: tuple[Any, ...]) -> None:
+        stack = running.setdefault(block, ExitStack())
+        stack.enter_context(telling_weights(block))
+
+    def leave(block: nn.Module, _args: tuple[Any, ...], _output: Any) -> None:
+        running.pop(block).close()
+
+    with ExitStack() as hooks:
+        for block in dict.fromkeys(blocks):
+            hooks.enter_context(block.register_forward_pre_hook(enter))
+            hooks.enter_context(block.register_forward_hook(leave))
+        try:
+            yield
+        finally:
+            for stack in running.values():
+                stack.close()
+
+
+def single_precision(value: Any) -> Any:
+    """A half-precision tensor as float32; anything else as it is."""
+    return value.float() if isinstance(value, Tensor) and value.dtype in _HALVES else value
