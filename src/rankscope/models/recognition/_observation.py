@@ -25,8 +25,8 @@ float64 rotary tables, which are float32 everywhere, differ by a rounding from d
 _EXACT = {torch.float64: 1e-12, torch.float32: 3e-6, torch.float16: 5e-3, torch.bfloat16: 3e-2}
 """A reading this close is taken at once; otherwise the closest of all."""
 RECOGNISED = TOLERANCES | {torch.float16: 5e-3, torch.bfloat16: 3e-2}
-"""Largest relative error of a single part by the original's dtype. Halves are recognised in float32;
-what remains is the rounding of stored tables of positions."""
+"""Largest relative error of a single part by the original's dtype. Halves are recognised in
+float32; what remains is the rounding of stored tables of positions."""
 _ROTARY = re.compile(r"rotary|rope", re.IGNORECASE)
 
 

@@ -14,7 +14,7 @@ from rankscope.streams import stream
 
 _HALVES = (torch.float16, torch.bfloat16)
 _NOISE = 0.3
-"""Size of the noise on constant weights: as large as usual weights, so that no part is negligible."""
+"""The noise on constant weights, relative to usual sizes: large enough that no part vanishes."""
 
 
 class _FullPrecision(TorchFunctionMode):
@@ -86,13 +86,15 @@ def _constant(part: nn.Module) -> Iterator[tuple[nn.Parameter, float]]:
 
     A bias is as large as the weights beside it: a larger one would hide what they do.
     """
-    weight = getattr(part, "weight", None)
-    beside = float(weight.std()) if isinstance(weight, Tensor) and weight.ndim > 1 else 0.0
     for parameter in part.parameters(recurse=False):
         values = parameter.flatten()
-        if len(values) > 1 and values[0] == values[1] and bool((values == values[0]).all()):
-            size = _NOISE / math.sqrt(math.prod(parameter.shape[1:]))
-            yield parameter, beside if beside and parameter.ndim == 1 else size
+        if len(values) < 2 or values[0] != values[1] or not bool((values == values[0]).all()):
+            continue
+        weight = getattr(part, "weight", None)
+        if parameter.ndim == 1 and isinstance(weight, Tensor) and weight.ndim > 1 and weight.any():
+            yield parameter, float(weight.std())
+        else:
+            yield parameter, _NOISE / math.sqrt(math.prod(parameter.shape[1:]))
 
 
 @contextmanager
