@@ -8,8 +8,8 @@ import transformers as hf
 from torch import nn
 
 from rankscope import load
-from rankscope.errors import UnsupportedModelError
-from rankscope.models.families import Loaded
+from rankscope.errors import InputError, UnsupportedModelError
+from rankscope.models.families import Family, Loaded, check
 from rankscope.models.families._verification import Probe, compare, text_arguments
 
 _SHAPE = {
@@ -157,3 +157,43 @@ def test_parameters_without_a_role_are_refused() -> None:
 def test_scales_that_differ_between_layers_are_not_described_by_a_spec() -> None:
     spec = load(made("scale by layer")).network.spec
     assert "scores that differ between layers" in spec.undescribed
+
+
+@pytest.mark.parametrize(
+    "probe",
+    [torch.tensor([[5]]), {"input_ids": torch.full((2, 1), 5)}],
+    ids=["one token", "one token each"],
+)
+def test_a_probe_on_which_all_attention_agrees_is_refused(probe: object) -> None:
+    with pytest.raises(InputError, match="two tokens that differ"):
+        load(made("scale"), probe=probe)
+
+
+@pytest.mark.parametrize("mask", [[1, 2], torch.ones(1, 3), torch.ones(1, 1, 9, 9)], ids=str)
+def test_masks_of_probes_are_checked(mask: object) -> None:
+    with pytest.raises(InputError, match="mask"):
+        load(made("scale"), probe={"input_ids": torch.arange(9)[None], "attention_mask": mask})
+
+
+@pytest.mark.parametrize(
+    ("family", "sentence"),
+    [
+        (Family("mine", body="no.where"), "mine: its body failed"),
+        (Family("mine", layers=lambda body: body.nothing), "mine: its layers failed"),
+        (Family("mine", layers=lambda _body: []), "mine: its layers are"),
+        (Family("mine", scores=lambda parts: parts.nothing), "mine: its scores failed"),
+        (Family("mine", scores=lambda _parts: [1]), "mine: its scores are"),  # type: ignore[list-item]
+        (Family("mine", recognise=lambda *_: 1 / 0), "mine: its recognise failed"),  # type: ignore[arg-type, return-value]
+        (Family("mine", recognise=lambda *_: None), "mine: its recognise gives None"),  # type: ignore[arg-type, return-value]
+        (Family("mine", initialised=lambda _config: {"no": 1}), "mine: its initialised failed"),
+        (Family("mine", token_axis=0), "token_axis"),
+    ],
+)
+def test_what_a_description_raises_becomes_a_sentence(family: Family, sentence: str) -> None:
+    with pytest.raises(InputError, match=sentence):
+        check(family, made("scale"))
+
+
+def test_an_example_that_fails_becomes_a_sentence() -> None:
+    with pytest.raises(InputError, match="mine: its example failed"):
+        check(Family("mine", example=lambda: {}["no"]))

@@ -187,6 +187,8 @@ def _given_probe(family: Family, model: nn.Module, probe: Tensor | Mapping[str, 
     """What a user wants the model to be compared on."""
     if isinstance(probe, Mapping):
         mask = probe.get("attention_mask")
+        if mask is not None and not (isinstance(mask, Tensor) and mask.ndim == 2):
+            raise InputError("the probe's attention_mask is not a tensor (batch, token).")
         return Probe(dict(probe), None if mask is None else mask.bool())
     mask = torch.ones(probe.shape[:2], dtype=torch.bool, device=probe.device)
     return Probe(text_arguments(family, family.body_of(model), probe, mask), mask)
@@ -249,5 +251,5 @@ def check(
                 f"the description of {family.name} has no example; give one, or a model: "
                 "check(family, model)."
             )
-        model = family.example()
+        model = family.asked("example", family.example)
     return load(model, family=family, probe=probe, dtype=torch.float64).verification

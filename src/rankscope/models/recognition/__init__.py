@@ -17,7 +17,6 @@ from rankscope.models.recognition._observation import Observed as Observed
 from rankscope.models.recognition._observation import Reading as Reading
 from rankscope.models.recognition._observation import observe as observe
 from rankscope.models.recognition._observation import relative_error as relative_error
-from rankscope.models.recognition._precision import each_telling as each_telling
 from rankscope.models.recognition._precision import full_precision as full_precision
 from rankscope.models.recognition._precision import single_precision as single_precision
 from rankscope.models.recognition._precision import telling_weights as telling_weights

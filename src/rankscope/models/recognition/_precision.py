@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Iterable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from itertools import chain
 from typing import Any
 
@@ -95,29 +95,6 @@ def _constant(part: nn.Module) -> Iterator[tuple[nn.Parameter, float]]:
             yield parameter, float(weight.std())
         else:
             yield parameter, _NOISE / math.sqrt(math.prod(parameter.shape[1:]))
-
-
-@contextmanager
-def each_telling(blocks: Iterable[nn.Module]) -> Iterator[None]:
-    """Let every block run with ``telling_weights``, one at a time: copies of all may not fit."""
-    running: dict[nn.Module, ExitStack] = {}
-
-    def enter(block: nn.Module, _args: tuple[Any, ...]) -> None:
-        stack = running.setdefault(block, ExitStack())
-        stack.enter_context(telling_weights(block))
-
-    def leave(block: nn.Module, _args: tuple[Any, ...], _output: Any) -> None:
-        running.pop(block).close()
-
-    with ExitStack() as hooks:
-        for block in dict.fromkeys(blocks):
-            hooks.enter_context(block.register_forward_pre_hook(enter))
-            hooks.enter_context(block.register_forward_hook(leave))
-        try:
-            yield
-        finally:
-            for stack in running.values():
-                stack.close()
 
 
 def single_precision(value: Any) -> Any:
