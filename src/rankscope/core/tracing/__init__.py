@@ -12,6 +12,7 @@ from rankscope.core.tracing._blocks import (
     find_blocks,
     with_replaced_state,
 )
+from rankscope.core.tracing._blocks import calls_inside as calls_inside
 from rankscope.core.tracing._blocks import captured_calls as captured_calls
 from rankscope.core.tracing._described import digest as digest
 from rankscope.core.tracing._figures import DEFAULT_METRICS, MEASURES, choose_measures

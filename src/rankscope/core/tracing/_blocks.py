@@ -1,7 +1,7 @@
 """The stack of blocks in a model, and the hidden states that go through it."""
 
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from difflib import get_close_matches
 from fnmatch import fnmatchcase
@@ -285,6 +285,30 @@ def captured_calls(modules: Sequence[nn.Module], run: Callable[[], object]) -> l
             changes.after(module, after)
         run()
     return calls
+
+
+@contextmanager
+def calls_inside(
+    modules: Sequence[nn.Module], context: Callable[[nn.Module], AbstractContextManager[None]]
+) -> Iterator[None]:
+    """Run every call of some modules inside a context of its own, in this thread."""
+    running: dict[nn.Module, ExitStack] = {}
+
+    def before(module: nn.Module, _args: tuple[Any, ...], _kwargs: dict[str, Any]) -> None:
+        running.setdefault(module, ExitStack()).enter_context(context(module))
+
+    def after(module: nn.Module, _args: tuple[Any, ...], _output: Any) -> None:
+        running.pop(module).close()
+
+    try:
+        with TemporaryChanges() as changes, changes, changes, changes:
+            for module in dict.fromkeys(modules):
+                changes.before(module, before)
+                changes.after(module, after)
+            yield
+    finally:  # a call that raised has not ended
+        for stack in running.values():
+            stack.close()
 
 
 def _is_state(value: object) -> TypeGuard[Tensor]:

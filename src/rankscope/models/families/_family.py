@@ -1,38 +1,48 @@
 """What a family is: a description of an architecture, mostly empty, and how it becomes a network.
 
-A block is recognised from the calls inside it (``_recognition``), so a description only says what
-the numbers cannot: unusual names, how the library initialises, which options are not converted.
+A block is recognised from the calls inside it (``rankscope.models.recognition``), so a description
+only says what the numbers cannot: unusual names, how the library initialises, which options are not
+converted.
 """
 
 import inspect
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from dataclasses import fields as fields_of
 from functools import partial
 from textwrap import shorten
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
 
 from rankscope.arguments import checked
-from rankscope.core.network import Block, Described, Network, Spec, norm_rule
-from rankscope.core.tracing import evaluating, find_blocks
-from rankscope.errors import BlocksNotFoundError, InputError, KindError, UnsupportedModelError
+from rankscope.core.network import Block, Described, Network, Scores, Spec, norm_rule
+from rankscope.core.tracing import calls_inside, evaluating, find_blocks
+from rankscope.errors import (
+    BlocksNotFoundError,
+    InputError,
+    RankscopeError,
+    UnsupportedModelError,
+)
 from rankscope.models.recognition import (
+    RECOGNISED,
     ROLES,
+    AttentionParts,
     DescribedScores,
     Habits,
     Observed,
+    Reading,
     RecognisedBlock,
     full_precision,
     observe,
     recognise,
+    single_precision,
+    telling_weights,
 )
-from rankscope.numerals import cut
 
+Answer = TypeVar("Answer")
 Original = Any
 """A module of somebody else's, whose attributes only its family knows."""
 _TOWERS = ("language_model", "text_model", "text_encoder")
@@ -82,6 +92,16 @@ class Family:
         if self.token_axis not in (0, 1):
             raise InputError(f"{self.name}: token_axis={self.token_axis}, expected 0 or 1.")
 
+    def asked(self, name: str, call: Callable[[], Answer]) -> Answer:
+        """What a function of the description returns; whatever it raises becomes one sentence."""
+        try:
+            return call()
+        except RankscopeError:
+            raise
+        except Exception as error:  # of code that is not ours
+            reason = f"{type(error).__name__}: {error}".rstrip(".")
+            raise InputError(f"{self.name}: its {name} failed ({reason}).") from error
+
     def body_of(self, model: Original) -> Original:
         """The module that turns token ids (or pixels) into hidden states."""
         if self.body:
@@ -99,12 +119,10 @@ class Family:
     def layers_of(self, body: Original) -> list[nn.Module]:
         """The original blocks in the order they run; a shared block stands there several times."""
         if callable(self.layers):
-            layers = list(self.layers(body))
-            if not layers or not all(isinstance(layer, nn.Module) for layer in layers):
-                raise InputError(
-                    f"{self.name}: layers gave {cut(repr(layers))}, expected modules, at least one."
-                )
-            return layers
+            blocks = self.asked("layers", lambda: list(self.layers(body)))  # type: ignore[operator]
+            if not blocks or not all(isinstance(block, nn.Module) for block in blocks):
+                raise InputError(f"{self.name}: its layers are {blocks!r:.100}, expected modules.")
+            return blocks
         try:
             return find_blocks(body, self.layers or None)
         except BlocksNotFoundError as error:
@@ -147,18 +165,22 @@ class Family:
         """
         config, layers = config_of(body), self.layers_of(body)
         self._check(config)
-        habits = Habits()
-        with evaluating(body), torch.no_grad(), full_precision():
-            seen = observe(
-                body, layers, partial(run_original, body, arguments), token_mask, self.batch_first
-            )
-            _refuse_too_few(seen[0].x)
-            made = [
-                recognise(block, body, config, habits, roles=self.roles, scores=self.scores)
-                if self.recognise is None
-                else self._recognised(block, body, config)
-                for block in seen
-            ]
+        habits = Habits(RECOGNISED[next(body.parameters()).dtype])
+        precise = {name: single_precision(value) for name, value in arguments.items()}
+        run = partial(run_original, body, precise)
+        made = []
+        with (
+            evaluating(body),
+            torch.no_grad(),
+            full_precision(),
+            telling_weights(body, but=layers),
+        ):
+            with calls_inside(layers, telling_weights):  # one at a time: copies of all may not fit
+                seen = observe(body, layers, run, token_mask, self.batch_first)
+            _refuse_alike(seen[0].x, token_mask)
+            for block in seen:
+                with telling_weights(block.block):
+                    made.append(self._taken_apart(block, body, config, habits))
         by_module = {block.block: one for block, one in zip(seen, made, strict=True)}
         read = [by_module[layer] for layer in layers]
         spec = self._spec(config, read, seen[0].x.shape[-1], shared=len(made) == 1)
@@ -168,18 +190,30 @@ class Family:
         }
         return Network(spec, [blocks[id(one)] for one in read])
 
-    def _recognised(self, block: Observed, body: Original, config: Any) -> RecognisedBlock:
-        assert self.recognise is not None
-        made = self.recognise(block, body, config)
+    def _taken_apart(
+        self, observed: Observed, body: Original, config: Any, habits: Habits
+    ) -> RecognisedBlock:
+        """One block in our parts, by hand or by its calls."""
+        if self.recognise is None:
+            scores = None if self.scores is None else self._listed_scores
+            return recognise(observed, body, config, habits, roles=self.roles, scores=scores)
+        made = self.asked("recognise", partial(self.recognise, observed, body, config))
         if not isinstance(made, RecognisedBlock):
-            raise KindError(
-                f"{self.name}: recognise gave a {type(made).__name__}, expected a RecognisedBlock."
-            )
+            raise InputError(f"{self.name}: its recognise gives {made!r:.100}, no RecognisedBlock.")
         return made
 
+    def _listed_scores(self, parts: AttentionParts) -> list[Reading[Scores]]:
+        assert self.scores is not None
+        readings = self.asked("scores", lambda: list(self.scores(parts)))  # type: ignore[misc]
+        if not all(isinstance(reading, Reading) for reading in readings):
+            raise InputError(f"{self.name}: its scores are {readings!r:.100}, expected readings.")
+        return readings
+
     def _check(self, config: Any) -> None:
+        nested = [getattr(config, name, None) for name in ("attn_config", "rope_parameters")]
+        inner = {k: v for part in nested if part for k, v in _entries(part).items()}
         for name, supported in {**_UNSUPPORTED, **self.expects}.items():
-            value = getattr(config, name, supported)
+            value = getattr(config, name, inner.get(name, supported))
             if value != supported:
                 raise UnsupportedModelError(
                     f"{type(config).__name__}.{name}={value!r} is not converted (only "
@@ -217,24 +251,41 @@ class Family:
             **first.fields,
         }
         drawn: dict[str, Any] = {"init": float(getattr(config, "initializer_range", None) or 0.02)}
-        if self.initialised is not None:
-            own = self.initialised(config)
-            known = {one.name for one in fields_of(Spec)}
-            if not isinstance(own, Mapping) or not own.keys() <= known:
-                raise InputError(
-                    f"{self.name}: initialised gave {cut(repr(own))}, expected fields of a Spec."
-                )
-            drawn |= own
-        drawn["undescribed"] = _undescribed(read)
-        return Spec(len(read), attention.heads, width, **{**fields, **drawn})
+        make = partial(Spec, len(read), attention.heads, width, undescribed=_undescribed(read))
+        initialised = self.initialised
+        if initialised is None:
+            return make(**fields, **drawn)
+        return self.asked("initialised", lambda: make(**{**fields, **drawn, **initialised(config)}))
 
 
 _UNSUPPORTED = {
     "attention_type": "original_full",
     "encoder_attention_type": "full",
     "attention_chunk_size": None,
+    "clip_qkv": None,
+    "index_topk": None,
+    "llama_4_scaling_beta": None,
 }
-"""Options under which attention depends on the length of the text in ways no probe shows."""
+"""Options under which attention changes in ways a short probe of small numbers does not show: with
+the length of the text, or where queries, keys and values are large."""
+
+
+def _refuse_alike(x: Tensor, token_mask: Tensor | None) -> None:
+    """Refuse a probe on which attention of any kind gives the same: its tokens are all equal."""
+    if token_mask is not None and token_mask.shape != x.shape[:2]:
+        raise InputError(
+            f"the mask of the input to compare on has shape {tuple(token_mask.shape)}, the hidden "
+            f"states (batch, token) {tuple(x.shape[:2])}; is token_axis right?"
+        )
+    real = x.flatten(0, 1) if token_mask is None else x[token_mask.to(x.device)]
+    rows = x.shape[1] if token_mask is None else int(token_mask.sum(-1).max())
+    if rows < 2 or bool((real == real[:1]).all()):
+        raise InputError("the input to compare on needs at least two tokens that differ.")
+
+
+def _entries(part: Any) -> Mapping[str, Any]:
+    """A nested part of a configuration as a mapping."""
+    return part if isinstance(part, Mapping) else vars(part)
 
 
 _LEAST_TOKENS = 4
@@ -314,7 +365,7 @@ def _undescribed(read: Sequence[RecognisedBlock]) -> Iterator[str]:
         yield "latent projections in attention"
     if any(block.scaled for block in read):
         yield "scaled branches"
-    if len({block.words for block in read}) > 1:
+    if len({(block.words, block.attention.scale) for block in read}) > 1:
         yield "scores that differ between layers"
     if len({0 if block.mlp is None else block.mlp.up.weight.shape[0] for block in read}) > 1:
         yield "MLPs of different widths"

@@ -187,7 +187,9 @@ def _given_probe(family: Family, model: nn.Module, probe: Tensor | Mapping[str, 
     """What a user wants the model to be compared on."""
     if isinstance(probe, Mapping):
         mask = probe.get("attention_mask")
-        return Probe(dict(probe), mask.bool() if isinstance(mask, Tensor) else None)
+        if mask is not None and not (isinstance(mask, Tensor) and mask.ndim == 2):
+            raise InputError("the probe's attention_mask is not a tensor (batch, token).")
+        return Probe(dict(probe), None if mask is None else mask.bool())
     ids = probe.dtype in (torch.int64, torch.int32) and probe.ndim == 2
     if not ids and not (probe.is_floating_point() and probe.ndim == 3):
         raise ShapeError(
@@ -255,5 +257,5 @@ def check(
                 f"the description of {family.name} has no example; give one, or a model: "
                 "check(family, model)."
             )
-        model = family.example()
+        model = family.asked("example", family.example)
     return load(model, family=family, probe=probe, dtype=torch.float64).verification

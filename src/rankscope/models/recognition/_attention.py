@@ -34,6 +34,7 @@ _HEAD_WIDTHS = ("head_dim", "attention_head_size", "head_size", "d_kv", "kv_chan
 _SCALES = ("scaling", "scale", "softmax_scale", "scale_qk", "norm_factor", "inv_norm_factor")
 _CAPS = ("softcap", "attn_logit_softcapping", "attn_logit_softcap")
 _MULTIPLIERS = ("query_pre_attn_scalar", "attention_multiplier")
+_WINDOWS = ("sliding_window", "local_attention", "window_size")
 _FIXED_ROTARY = ("default", "linear", "llama3", "yarn", "proportional")
 _CHANGING_ROTARY = ("dynamic", "longrope")
 
@@ -265,11 +266,12 @@ def _scales(parts: AttentionParts) -> list[float]:
 def _masks(parts: AttentionParts) -> list[Mask]:
     """Masks this layer may have, the one it is said to have first."""
     config, layer = parts.config, parts.observed.layer
-    types = getattr(config, "layer_types", None)
+    types = getattr(config, "layer_types", None) or getattr(config, "attention_layers", None)
     kind = types[layer - 1] if types and layer <= len(types) else None
+    whole = kind in ("full_attention", "global")
     reach = next((r for o in parts.owners if (r := getattr(o, "sliding_window", None))), None)
-    if reach is None and kind != "full_attention":
-        reach = getattr(config, "sliding_window", None) or getattr(config, "local_attention", None)
+    if reach is None and not whole:
+        reach = next((r for name in _WINDOWS if (r := getattr(config, name, None))), None)
     causal = next(
         (c for o in parts.owners if (c := getattr(o, "is_causal", None)) is not None), None
     )
@@ -280,7 +282,7 @@ def _masks(parts: AttentionParts) -> list[Mask]:
         return masks
     windows: list[Mask] = [Window(reach // 2, reach // 2), Window(reach - 1, reach - 1)]
     windows.insert(0 if causal else 2, Window(reach - 1, 0))
-    return masks + windows if kind == "full_attention" else windows + masks
+    return masks + windows if whole else windows + masks
 
 
 def _scores(parts: AttentionParts) -> Iterator[Reading[Scores]]:

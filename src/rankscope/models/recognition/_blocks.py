@@ -106,7 +106,23 @@ def recognise(
     norms = {
         name: [norm(call) for call in calls.norms[name]] for name in ("before", "between", "after")
     }
-    return _assemble(observed, attention, mlp, norms, config, habits)
+    made = _assemble(observed, attention, mlp, norms, config, habits)
+    _refuse_unused(made, observed)
+    return made
+
+
+def _refuse_unused(made: RecognisedBlock, observed: Observed) -> None:
+    """Refuse a block with parameters that the network lacks: on other inputs they may matter.
+
+    Modules that did not run (attention to images, when there are none) are for other inputs.
+    """
+    parts = [part for part in (made.attention, made.mlp, *made.norms.values()) if part is not None]
+    used = {id(parameter) for part in parts for parameter in part.parameters()}
+    ran = {observed.block, *(call.module for call in observed.calls)}
+    for path, parameter in observed.block.named_parameters():
+        owner = observed.block.get_submodule(path.rpartition(".")[0])
+        if owner in ran and id(parameter) not in used:
+            raise observed.refusal("block", f"its parameter {path} has no known role")
 
 
 def confirmed(made: RecognisedBlock, observed: Observed) -> RecognisedBlock:

@@ -24,8 +24,9 @@ TOLERANCES = {torch.float64: 1e-8, torch.float32: 1e-4, torch.float16: 2e-2, tor
 float64 rotary tables, which are float32 everywhere, differ by a rounding from device to device."""
 _EXACT = {torch.float64: 1e-12, torch.float32: 3e-6, torch.float16: 5e-3, torch.bfloat16: 3e-2}
 """A reading this close is taken at once; otherwise the closest of all."""
-
-
+RECOGNISED = TOLERANCES | {torch.float16: 5e-3, torch.bfloat16: 3e-2}
+"""Largest relative error of a single part by the original's dtype. Halves are recognised in
+float32; what remains is the rounding of stored tables of positions."""
 _ROTARY = re.compile(r"rotary|rope", re.IGNORECASE)
 
 
@@ -148,6 +149,8 @@ class Reading(Generic[Part]):
 class Habits:
     """The readings that fitted earlier layers, which are tried first in the next."""
 
+    tolerance: float
+    """The largest error of a reading: that of rounding in the original."""
     chosen: dict[str, str] = field(default_factory=dict)
 
     def settle(
@@ -172,7 +175,7 @@ class Habits:
                 best, closest, least = part, reading.label, error
             if error <= _EXACT[expected.dtype]:
                 break
-        if best is not None and least <= TOLERANCES[expected.dtype]:
+        if best is not None and least <= self.tolerance:
             self.chosen[question] = closest
             return best
         why = f"no known form gives its output (closest: {closest}, off by {short(least)})"
