@@ -409,6 +409,7 @@ def test_a_description_is_checked() -> None:
         ({"layers": lambda _: []}, r"layers gave \[\], expected modules"),
         ({"layers": lambda _: [1]}, r"layers gave \[1\], expected modules"),
         ({"layers": lambda body: [body.decoder.layers[0]] * 2}, "names 2 layers, but 1 of them"),
+        ({"layers": nn.Linear(1, 1)}, "layers is a module"),
         ({"recognise": lambda *_: None}, "recognise gave a NoneType"),
         ({"initialised": lambda _: {"depth": 1}}, "expected fields of a Spec"),
         ({"initialised": lambda _: None}, "expected fields of a Spec"),

@@ -79,6 +79,8 @@ class Family:
                 f"{self.name}: {min(unknown)!r} is not a role of a projection; choose among "
                 f"{', '.join(ROLES)}."
             )
+        if isinstance(self.layers, nn.Module):  # callable, too
+            raise KindError(f"{self.name}: layers is a module, expected a path or a function.")
         if self.token_axis not in (0, 1):
             raise InputError(f"{self.name}: token_axis={self.token_axis}, expected 0 or 1.")
 
