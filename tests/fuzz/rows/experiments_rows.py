@@ -31,6 +31,7 @@ ENCODER = nn.TransformerEncoder(
     nn.TransformerEncoderLayer(4, 2, 8, batch_first=True), 2, enable_nested_tensor=False
 ).eval()
 ROW_IDS = torch.tensor([[1, 5, 9]])
+PROBE = torch.tensor([[1, 5, 9, 4, 7]])
 add(
     "families.load",
     families.load,
@@ -54,7 +55,7 @@ add(
     pickled=True,
 )
 add("families.verify", families.verify, model=LOADED)
-add("families.check", families.check, family=FAMILY, model=ORIGINAL, probe=ROW_IDS)
+add("families.check", families.check, family=FAMILY, model=ORIGINAL, probe=PROBE)
 add(
     "families.check",
     lambda **fields: families.check(families.Family("own", **fields), ORIGINAL),
@@ -69,8 +70,8 @@ add(
 add(
     "families.load",
     families.load,
-    source=ENCODER,
-    probe={"src": X},
+    source=ORIGINAL,
+    probe={"input_ids": PROBE},
     family=None,
     tower=None,
 )

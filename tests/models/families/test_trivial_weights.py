@@ -165,7 +165,7 @@ def test_scales_that_differ_between_layers_are_not_described_by_a_spec() -> None
     ids=["one token", "one token each"],
 )
 def test_a_probe_on_which_all_attention_agrees_is_refused(probe: object) -> None:
-    with pytest.raises(InputError, match="two tokens that differ"):
+    with pytest.raises(InputError, match="cannot be told apart"):
         load(made("scale"), probe=probe)
 
 
@@ -178,7 +178,7 @@ def test_masks_of_probes_are_checked(mask: object) -> None:
 @pytest.mark.parametrize(
     ("family", "sentence"),
     [
-        (Family("mine", body="no.where"), "mine: its body failed"),
+        (Family("mine", body="no.where"), "body='no.where' is not in the model"),
         (Family("mine", layers=lambda body: body.nothing), "mine: its layers failed"),
         (Family("mine", layers=lambda _body: []), "mine: its layers are"),
         (Family("mine", scores=lambda parts: parts.nothing), "mine: its scores failed"),

@@ -23,6 +23,7 @@ from rankscope.core.tracing import calls_inside, evaluating, find_blocks
 from rankscope.errors import (
     BlocksNotFoundError,
     InputError,
+    KindError,
     RankscopeError,
     UnsupportedModelError,
 )
@@ -89,6 +90,8 @@ class Family:
                 f"{self.name}: {min(unknown)!r} is not a role of a projection; choose among "
                 f"{', '.join(ROLES)}."
             )
+        if isinstance(self.layers, nn.Module):  # callable, too
+            raise KindError(f"{self.name}: layers is a module, expected a path or a function.")
         if self.token_axis not in (0, 1):
             raise InputError(f"{self.name}: token_axis={self.token_axis}, expected 0 or 1.")
 
@@ -129,7 +132,8 @@ class Family:
             found = str(error).partition("; name ")[0].rstrip(".")
             raise UnsupportedModelError(
                 f"{found}; to convert one, name the module around it (tower='vision_model'), or "
-                "its path in a description (family=Family('own', layers='encoder.layers'))."
+                "its path in a description (family=Family('own', layers='encoder.layers')); "
+                "rankscope.trace works on modules without conversion."
             ) from None
 
     def batch_first(self, hidden: Tensor) -> Tensor:
@@ -271,16 +275,20 @@ the length of the text, or where queries, keys and values are large."""
 
 
 def _refuse_alike(x: Tensor, token_mask: Tensor | None) -> None:
-    """Refuse a probe on which attention of any kind gives the same: its tokens are all equal."""
+    """Refuse a probe on which several forms of attention would give the same outputs."""
     if token_mask is not None and token_mask.shape != x.shape[:2]:
         raise InputError(
             f"the mask of the input to compare on has shape {tuple(token_mask.shape)}, the hidden "
             f"states (batch, token) {tuple(x.shape[:2])}; is token_axis right?"
         )
-    real = x.flatten(0, 1) if token_mask is None else x[token_mask.to(x.device)]
-    rows = x.shape[1] if token_mask is None else int(token_mask.sum(-1).max())
-    if rows < 2 or bool((real == real[:1]).all()):
-        raise InputError("the input to compare on needs at least two tokens that differ.")
+    real = torch.ones(x.shape[:2], dtype=torch.bool) if token_mask is None else token_mask.cpu()
+    samples = zip(x.cpu(), real, strict=True)
+    most = max((len(torch.unique(sample[mine], dim=0)) for sample, mine in samples), default=0)
+    if most < _LEAST_TOKENS:
+        raise InputError(
+            f"the probe has {most} different hidden states in a sample, on which masks and "
+            f"positions cannot be told apart; give at least {_LEAST_TOKENS} different tokens."
+        )
 
 
 def _entries(part: Any) -> Mapping[str, Any]:
@@ -290,16 +298,6 @@ def _entries(part: Any) -> Mapping[str, Any]:
 
 _LEAST_TOKENS = 4
 """Different tokens of a sample without which masks, positions and scales cannot be told apart."""
-
-
-def _refuse_too_few(x: Tensor) -> None:
-    """Raise if several forms of attention would give the same outputs on these states."""
-    most = max((len(torch.unique(sample, dim=0)) for sample in x), default=0)
-    if most < _LEAST_TOKENS:
-        raise InputError(
-            f"the probe has {most} different hidden states in a sample, on which masks and "
-            f"positions cannot be told apart; give at least {_LEAST_TOKENS} different tokens."
-        )
 
 
 def run_original(body: Original, arguments: Mapping[str, Any]) -> Any:

@@ -249,7 +249,8 @@ def _scales(parts: AttentionParts) -> list[float]:
     """Scales of the logits that the module, the configuration or custom suggests."""
     usual = 1 / math.sqrt(parts.head_width)
     numbers = [parts.stated(name) for name in _SCALES]
-    stored = [float(value) for value in numbers if isinstance(value, int | float | Tensor)]
+    single = [n for n in numbers if not isinstance(n, Tensor) or n.numel() == 1]
+    stored = [float(value) for value in single if isinstance(value, int | float | Tensor)]
     stored = [value for value in stored if value > 0]
     scales = [usual, *stored, 1.0, *(1 / value for value in stored)]
     multipliers = [getattr(parts.config, name, None) for name in _MULTIPLIERS]
