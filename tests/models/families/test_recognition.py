@@ -430,7 +430,7 @@ def test_descriptions_that_do_not_fit_are_refused_in_a_sentence(fields: dict, wo
     ids=["one token", "three tokens"],
 )
 def test_a_probe_on_which_masks_look_alike_is_refused(probe: Tensor) -> None:
-    with pytest.raises(InputError, match="cannot be told apart; give at least 4"):
+    with pytest.raises(UnsupportedModelError, match="cannot be told apart; give at least 4"):
         load(lively("opt"), probe=probe)
 
 

@@ -165,7 +165,7 @@ def test_scales_that_differ_between_layers_are_not_described_by_a_spec() -> None
     ids=["one token", "one token each"],
 )
 def test_a_probe_on_which_all_attention_agrees_is_refused(probe: object) -> None:
-    with pytest.raises(InputError, match="cannot be told apart"):
+    with pytest.raises(UnsupportedModelError, match="cannot be told apart"):
         load(made("scale"), probe=probe)
 
 

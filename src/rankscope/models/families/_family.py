@@ -277,7 +277,7 @@ the length of the text, or where queries, keys and values are large."""
 def _refuse_alike(x: Tensor, token_mask: Tensor | None) -> None:
     """Refuse a probe on which several forms of attention would give the same outputs."""
     if token_mask is not None and token_mask.shape != x.shape[:2]:
-        raise InputError(
+        raise UnsupportedModelError(
             f"the mask of the input to compare on has shape {tuple(token_mask.shape)}, the hidden "
             f"states (batch, token) {tuple(x.shape[:2])}; is token_axis right?"
         )
@@ -285,7 +285,7 @@ def _refuse_alike(x: Tensor, token_mask: Tensor | None) -> None:
     samples = zip(x.cpu(), real, strict=True)
     most = max((len(torch.unique(sample[mine], dim=0)) for sample, mine in samples), default=0)
     if most < _LEAST_TOKENS:
-        raise InputError(
+        raise UnsupportedModelError(
             f"the probe has {most} different hidden states in a sample, on which masks and "
             f"positions cannot be told apart; give at least {_LEAST_TOKENS} different tokens."
         )
