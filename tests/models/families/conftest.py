@@ -74,11 +74,16 @@ TEXTUAL = [name for name in TINY if name not in ("vit", "deit")]
 
 
 def lively(name: str) -> nn.Module:
-    """A tiny model in evaluation mode in which no weight, bias or gain is trivial."""
+    """A tiny model of a family, as ``enlivened``."""
+    return enlivened(TINY[name])
+
+
+def enlivened(make: Callable[[], nn.Module]) -> nn.Module:
+    """A model in evaluation mode in which no weight, bias or gain is trivial."""
     hf.utils.logging.set_verbosity_error()
     with torch.random.fork_rng():
         torch.manual_seed(0)
-        model = TINY[name]().eval()
+        model = make().eval()
         with torch.no_grad():
             for parameter in model.parameters():
                 parameter.copy_(torch.randn_like(parameter) * 0.25)

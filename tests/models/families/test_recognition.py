@@ -22,6 +22,7 @@ from rankscope.errors import (
 from rankscope.models.families import Family, Loaded, check
 from rankscope.models.families import _architectures as architectures
 
+from .conftest import enlivened
 from .conftest import lively as lively_family
 
 with warnings.catch_warnings():
@@ -166,17 +167,7 @@ NO_PADDING = ("dinov2", "dinov3", "siglip", "whisper", "wav2vec", "opt", "bloom"
 
 
 def lively(name: str) -> nn.Module:
-    """A tiny model in evaluation mode in which no weight, bias or gain is trivial."""
-    hf.utils.logging.set_verbosity_error()
-    with torch.random.fork_rng():
-        torch.manual_seed(0)
-        model = MODELS[name]().eval()
-        with torch.no_grad():
-            for parameter in model.parameters():
-                parameter.copy_(torch.randn_like(parameter) * 0.25)
-                if parameter.ndim == 1:
-                    parameter += 0.5
-    return model
+    return enlivened(MODELS[name])
 
 
 _LOADED: dict[str, Loaded] = {}
