@@ -26,6 +26,7 @@ LAYERS = {
     "tables": ("tables", "results"),
     "models": ("models",),
     "show": ("show",),
+    "monitor": ("monitor",),
     "ask": ("ask",),
     "experiments": ("experiments",),
     "run": ("run",),

@@ -48,5 +48,5 @@ def test_a_file_can_be_read_in_one_sitting() -> None:
 
 def test_the_top_level_has_few_modules() -> None:
     modules = {path.stem for path in SOURCE.iterdir() if not path.name.startswith("_")} - {"py"}
-    packages = {"ask", "cli", "core", "experiments", "models", "process", "run", "show"}
+    packages = {"ask", "cli", "core", "experiments", "models", "monitor", "process", "run", "show"}
     assert len(modules - packages) <= 9, modules - packages

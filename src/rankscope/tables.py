@@ -23,6 +23,7 @@ COLUMNS: dict[str, type[pl.DataType]] = {
     "run": pl.String,
     "model": pl.String,
     "variant": pl.String,
+    "step": pl.Int64,
     "layer": pl.Int64,
     "head": pl.Int64,
     "length": pl.Int64,
@@ -40,7 +41,8 @@ COLUMNS: dict[str, type[pl.DataType]] = {
 """The columns and their types, in order.
 
 ``part`` is the part of a long result that a row belongs to, ``run`` the run of a sweep or of a
-training. ``length`` is the length of a path, ``index`` the number of a singular value from 1 on,
+training, ``step`` a step of that training. ``length`` is the length of a path, ``index`` the
+number of a singular value from 1 on,
 ``token`` a position, and ``other_token`` the one it is compared with. ``parameter`` is the name of
 a varied parameter and ``setting`` its value. ``error`` is the error bound of an estimate; ``doubt``
 marks numbers whose digits may be lost to rounding.

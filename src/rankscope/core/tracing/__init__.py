@@ -18,7 +18,10 @@ from rankscope.core.tracing._described import digest as digest
 from rankscope.core.tracing._figures import DEFAULT_METRICS, MEASURES, choose_measures
 from rankscope.core.tracing._figures import Columns as Columns
 from rankscope.core.tracing._figures import Metrics as Metrics
+from rankscope.core.tracing._hidden_states import first_tensor as first_tensor
 from rankscope.core.tracing._provenance import Provenance
+from rankscope.core.tracing._recording import LayerRecord as LayerRecord
+from rankscope.core.tracing._recording import LayerWatch as LayerWatch
 from rankscope.core.tracing._recording import Recording as Recording
 from rankscope.core.tracing._recording import record as record
 from rankscope.core.tracing._sublayers import Sublayer as Sublayer
@@ -26,7 +29,11 @@ from rankscope.core.tracing._sublayers import Sublayers as Sublayers
 from rankscope.core.tracing._sublayers import find_sublayers as find_sublayers
 from rankscope.core.tracing._sublayers import kind_of as kind_of
 from rankscope.core.tracing._sublayers import part_of as part_of
+from rankscope.core.tracing._temporary_changes import TemporaryChanges as TemporaryChanges
+from rankscope.core.tracing._temporary_changes import before_compilation as before_compilation
 from rankscope.core.tracing._temporary_changes import evaluating
+from rankscope.core.tracing._temporary_changes import listen as listen
+from rankscope.core.tracing._trace import Pass as Pass
 from rankscope.core.tracing._trace import Trace, trace, trace_in_batches
 from rankscope.core.weights import refuse_broken as refuse_broken
 

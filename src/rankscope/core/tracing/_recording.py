@@ -171,7 +171,7 @@ def record(
     )
     if sublayers is None:  # once for each model, since all weights are read
         refuse_broken(model, planned.stack.blocks)
-    watch = _LayerWatch(model, planned.stack.blocks, sublayers)
+    watch = LayerWatch(model, planned.stack.blocks, sublayers)
     notes = {"stack": planned.stack.words}
     planned.run(notes, watch.listen)
     watch.judge()
@@ -209,13 +209,22 @@ class _KeptStates:
         return {}, None
 
 
-class _LayerWatch:
-    """Hooks on blocks and the modules inside them, and on attention while a block runs."""
+class LayerWatch:
+    """Hooks on blocks and the modules inside them, and on attention while a block runs.
+
+    ``on_layer`` is called with each record when its block ends, and may take out of it what it has
+    measured, so that it need not be kept.
+    """
 
     def __init__(
-        self, model: nn.Module, blocks: Sequence[nn.Module], sublayers: Sublayers | None
+        self,
+        model: nn.Module,
+        blocks: Sequence[nn.Module],
+        sublayers: Sublayers | None,
+        on_layer: Callable[[LayerRecord], None] | None = None,
     ) -> None:
         self._model, self._blocks, self._sublayers = model, blocks, sublayers
+        self._on_layer = on_layer
         self.layers: list[LayerRecord] = []
         self._running: LayerRecord | None = None
         self._counts: Counter[str] = Counter()
@@ -257,6 +266,8 @@ class _LayerWatch:
 
     def _end(self, _block: nn.Module, _args: object, _output: object) -> None:
         self._functions.end()
+        if self._on_layer is not None and self._running is not None:
+            self._on_layer(self._running)
         self._running = None
 
     def _before(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:

@@ -166,6 +166,25 @@ class TemporaryChanges:
         """Disable gradients; restore this thread's settings afterwards."""
         self.change(partial(torch.set_grad_enabled, False), _ThreadSettings.now().put_back)
 
+    def keep_random_states(self) -> None:
+        """Restore the global random states afterwards."""
+        self.change(self._hold_random, self._release_random)
+
+    def keep_buffers(self, model: nn.Module) -> None:
+        """Restore the buffers of a model afterwards, if a forward pass writes to them or replaces
+        them, as routers and dynamic rotary embeddings do."""
+        name = ("buffers", id(model))
+
+        def hold_buffers() -> None:
+            kept = [
+                _KeptBuffer.of(module._buffers, name, buffer)
+                for module in model.modules()
+                for name, buffer in module._buffers.items()
+            ]
+            hold(name, self, lambda: [buffer.put_back() for buffer in kept])
+
+        self.change(hold_buffers, partial(release, [name], self))
+
     def evaluate(self, modules: Sequence[nn.Module]) -> None:
         """Set evaluation mode on each module; restore modes and random states afterwards.
 
@@ -179,7 +198,7 @@ class TemporaryChanges:
                     hold(id(module), self, partial(_set_mode, module, training=module.training))
                     _set_mode(module, training=False)
 
-        self.change(self._hold_random, self._release_random)
+        self.keep_random_states()
         self.change(set_modes, partial(release, [id(module) for module in modules], self))
 
     def _hold_random(self) -> None:
@@ -258,6 +277,16 @@ def own_modes(modules: Sequence[nn.Module]) -> list[str]:
     return sorted(names)
 
 
+def listen(module: nn.Module, hook: Hook) -> Undo:
+    """Call ``hook(module, args, output)`` after every forward pass; returns what removes the hook.
+
+    Unlike those of ``TemporaryChanges`` it does not suspend compilation: a hook that is there
+    before the first call is compiled into the model.
+    """
+    refuse_scripted(module)
+    return module.register_forward_hook(hook).remove
+
+
 def before_compilation(module: nn.Module) -> nn.Module:
     """The original of a compiled module, or the module itself."""
     inner = getattr(module, "_orig_mod", None)
@@ -287,6 +316,33 @@ def _set_mode(module: nn.Module, *, training: bool) -> None:
         vars(module)["training"] = training
     elif module.training != training:
         module.training = training
+
+
+class _KeptBuffer(NamedTuple):
+    """A buffer of a module before a run, and a copy of what it held."""
+
+    buffers: dict[str, torch.Tensor | None]
+    name: str
+    tensor: torch.Tensor | None
+    copy: torch.Tensor | None
+    version: int
+
+    @classmethod
+    def of(
+        cls, buffers: dict[str, torch.Tensor | None], name: str, tensor: torch.Tensor | None
+    ) -> Self:
+        if tensor is None or tensor.is_inference():  # that has no version, and nothing writes to it
+            return cls(buffers, name, tensor, None, 0)
+        return cls(buffers, name, tensor, tensor.detach().clone(), tensor._version)
+
+    def put_back(self) -> None:
+        match self.tensor, self.copy:
+            case torch.Tensor() as tensor, torch.Tensor() as copy:
+                if tensor._version != self.version and not torch.equal(tensor, copy):
+                    with torch.no_grad():
+                        tensor.copy_(copy)
+        if self.buffers.get(self.name) is not self.tensor:
+            self.buffers[self.name] = self.tensor
 
 
 class _ThreadSettings(NamedTuple):

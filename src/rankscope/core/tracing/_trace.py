@@ -166,26 +166,42 @@ class Pass(NamedTuple):
     def run(
         self,
         settings: dict[str, str],
-        observe: Callable[[TemporaryChanges], None] | None = None,
+        hooks: Callable[[TemporaryChanges], None] | None = None,
     ) -> Columns:
-        """Run the model; ``settings`` is extended by what was inferred.
+        """Run the model and return all figures; ``settings`` is extended by what was inferred.
 
-        ``observe`` may register further hooks.
+        ``hooks`` may register further hooks.
+        """
+        self.observe(settings, hooks)
+        return self.recorder.columns()
+
+    def observe(
+        self,
+        settings: dict[str, str],
+        hooks: Callable[[TemporaryChanges], None] | None = None,
+        *,
+        training: bool = False,
+    ) -> None:
+        """As ``run``, without reading the figures, which raises if they are not finite.
+
+        With ``training`` the modules keep their modes.
         """
         seen = {"token_mask": self.token_mask} if isinstance(self.model, Network) else {}
         with TemporaryChanges() as changes, changes, changes, changes:
             changes.without_gradients()
-            changes.evaluate(list(self.model.modules()))
+            changes.keep_buffers(self.model)
+            if training:
+                changes.keep_random_states()
+            else:
+                changes.evaluate(list(self.model.modules()))
             self.recorder.listen(changes)
-            if observe is not None:
-                observe(changes)
+            if hooks is not None:
+                hooks(changes)
             self.model(*self.arguments.args, **{**self.arguments.kwargs, **seen})
             self.recorder.stop()
             settings |= self.recorder.finish(elsewhere=changes.elsewhere)
-            columns = self.recorder.columns()
         if changes.drawn:
             settings["random numbers"] = changes.drawn
-        return columns
 
 
 @checked

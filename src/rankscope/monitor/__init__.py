@@ -1,0 +1,1 @@
+"""Watch a training run: what is measured, kept and judged."""
