@@ -2,6 +2,7 @@ from . import ask as ask
 from . import errors as errors
 from . import experiments as experiments
 from . import metric_catalogue as metric_catalogue
+from . import monitor as monitor
 from . import results as results
 from . import run as run
 from . import tables as tables
@@ -45,6 +46,7 @@ from .models.calls import truncate as truncate
 from .models.families import Loaded as Loaded
 from .models.families import load as load
 from .models.families import verify as verify
+from .monitor import Monitor as Monitor
 from .results import Result as Result
 from .run import reproduce as reproduce
 from .run import sweep as sweep

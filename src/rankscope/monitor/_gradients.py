@@ -84,6 +84,16 @@ class GradientWatch:
         """
         return self._roles.unclear()
 
+    @property
+    def optimizers(self) -> list[Optimizer]:
+        """The optimizers of the model's parameters that have stepped."""
+        ids = {id(parameter) for parameter in self._model.parameters()}
+        return [
+            optimizer
+            for optimizer in self._optimizers
+            if any(id(p) in ids for group in optimizer.param_groups for p in group["params"])
+        ]
+
     def values(self) -> Values:
         """What the last measured steps gave, by metric and layer; it is then forgotten.
 

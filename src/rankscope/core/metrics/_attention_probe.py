@@ -83,6 +83,22 @@ def probe_attention(scores: AttentionScores, *, rows: Count = 64) -> AttentionPr
     return AttentionProbe(entropy, max_logit, deviation, sink, sampled)
 
 
+@torch.no_grad()
+def visible_keys(scores: AttentionScores, token_mask: Tensor | None = None) -> Tensor:
+    """The number of keys that each query sees, ``(batch, head, query)``; 0 for padding.
+
+    ``token_mask`` says which keys are real, unless the scores do.
+    """
+    if scores.token_mask is None and token_mask is not None:
+        batch, _, _, keys = scores.shape
+        if token_mask.shape == (batch, keys):
+            scores = replace(scores, token_mask=token_mask.to(scores.key.device, torch.bool))
+    counts = scores.zeros(*scores.shape[:3])
+    for part in _chunks(scores):
+        counts[..., part] = _visible(scores, part, scores.span(part)).sum(-1)
+    return counts
+
+
 def _reduce(rows: Tensor, counted: Tensor) -> tuple[Tensor, ...]:
     """Figures of each head, from ``(figure, batch, head, query)``: the largest logit, and means."""
     rows = torch.where(counted, rows, 0.0)

@@ -1,0 +1,380 @@
+"""``Monitor``: measures a model on a fixed probe while it is trained, and raises alarms."""
+
+import logging
+import time
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, Literal, Self
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from rankscope.arguments import Count, checked
+from rankscope.core.tracing import digest
+from rankscope.errors import InputError, RankscopeError
+from rankscope.monitor._actions import Action, act, save_weights
+from rankscope.monitor._board import AlarmBoard
+from rankscope.monitor._gradients import GradientWatch
+from rankscope.monitor._history import (
+    Alarm,
+    History,
+    Place,
+    RunFile,
+    StepRecord,
+    new_folder,
+    read_run,
+)
+from rankscope.monitor._live import LiveWatch
+from rankscope.monitor._names import LOSS, OVERHEAD
+from rankscope.monitor._probe import Mode, Pooling, Probe, ProbeOptions
+from rankscope.monitor._scalars import Scalars, add_ratios
+from rankscope.monitor._subject import (
+    find_classes,
+    find_untrained,
+    is_divisible,
+    predicted_bands,
+    read_subject,
+)
+
+if TYPE_CHECKING:
+    import polars
+
+Log = Callable[[dict[str, float], int], Any]
+_SAME: Final = ("model", "probe", "layers", "mode")
+"""Facts that must be the same for a run to be continued."""
+_log = logging.getLogger("rankscope.monitor")
+
+
+@checked
+class Monitor:
+    """Watch a model while it is trained: the same probe at every ``every``-th step.
+
+    >>> from rankscope import Network, Spec
+    >>> import tempfile
+    >>> net = Network.random(Spec(2, 2, 8), seed=0)
+    >>> with Monitor(net, torch.randn(4, 5, 8), every=10, folder=tempfile.mkdtemp()) as monitor:
+    ...     for step in range(10):
+    ...         monitor.step(loss=1.0)
+    >>> [record.step for record in monitor.history.records]
+    [0, 10]
+
+    The baseline is taken when the monitor is made. ``probe`` is a small held-out batch: texts (with
+    a ``tokenizer``), rows of token ids, or a batch as the model takes it. It runs through the
+    uncompiled module without gradients; random states, buffers, modes and hooks are left as they
+    were, so training is the same, bit for bit, as without the monitor. ``mode`` is "evaluation", or
+    "training" for dropout and the like; ``autocast`` is the dtype of mixed precision, if the
+    probe is to run in it. ``token_mask``, ``blocks``, ``layout``, ``stream`` and ``output`` are
+    those of ``rankscope.trace``; ``pooling`` makes one vector of the tokens of a sample (default:
+    the last token of causal models, the mean of others).
+
+    Call ``step`` after every optimizer step, or ``attach`` a trainer. ``gradients`` measures
+    gradients and updates at recorded steps; ``live`` also the training batch of these steps.
+    ``predict`` compares with random networks of the same design, if it is known. ``classes`` is K
+    of a loss that begins at ln K, and ``untrained`` whether the weights are as drawn; both are
+    found out for models of Transformers.
+
+    Everything measured is written to a ``folder``, which ``rankscope report`` and ``rankscope
+    watch`` read; a folder that holds a run of this model and probe is continued, from ``step`` on
+    (default: its last one). ``log`` gets up to 40 numbers, or those whose names match ``names``
+    ("rank/*"), and the step. ``rules`` are those of docs/alarms.md; an alarm is logged as a
+    warning, and ``on_alarm`` is called with it, or is "stop" (sets ``should_stop``), "save" or
+    "lower_lr".
+
+    With several processes all of them make a monitor, with the same probe, of which each then runs
+    a part; the first one writes, logs and judges.
+    """
+
+    def __init__(
+        self,
+        model: Any,
+        probe: Any,
+        *,
+        every: Count = 50,
+        folder: str | Path | None = None,
+        step: int | None = None,
+        tokenizer: Any = None,
+        token_mask: Tensor | None = None,
+        blocks: Any = None,
+        layout: Any = None,
+        stream: Any = None,
+        output: Any = None,
+        mode: Mode = "evaluation",
+        autocast: torch.dtype | None = None,
+        pooling: Pooling | None = None,
+        gradients: bool = True,
+        live: bool = False,
+        predict: bool | None = None,
+        classes: Count | None = None,
+        untrained: bool | None = None,
+        rules: Iterable[str] | None = None,
+        on_alarm: Callable[[Alarm], Any] | Literal["stop", "save", "lower_lr"] | None = None,
+        log: Log | None = None,
+        names: tuple[str, ...] = (),
+    ) -> None:
+        subject = read_subject(model, probe, tokenizer)
+        tracing = {"blocks": blocks, "layout": layout, "stream": stream, "output": output}
+        options = ProbeOptions(token_mask, mode, autocast, pooling, tracing)
+        self.model, self.every, self.log = subject.model, every, log
+        self.should_stop = False
+        """Whether an alarm asked to stop (``on_alarm="stop"``)."""
+        self.schedulers: list[Any] = []
+        """Learning-rate schedulers, which ``on_alarm="lower_lr"`` must lower too."""
+        self.saver: Callable[[int], Any] = partial(save_weights, self)
+        """What ``on_alarm="save"`` calls with the step; a trainer saves in its own way."""
+        self._on_alarm: Action | None = on_alarm
+        self._board, self._scalars = AlarmBoard(rules), Scalars(tuple(names))
+        self.is_main = not _distributed() or dist.get_rank() == 0
+        """Whether this process writes, logs and judges."""
+        self._file = RunFile(new_folder() if folder is None else folder)
+        self._probe = Probe(subject.body, subject.inputs, options)
+        self._gradients = GradientWatch(self.model, self._probe.blocks) if gradients else None
+        self._live = LiveWatch(self._probe.blocks) if live else None
+        self._started = self._broken = False
+        self._storing = 0.0
+        self._count, self._due = step or 0, every
+        self.history = History({})
+        self._begin(subject, options, step, classes=classes, untrained=untrained, predict=predict)
+
+    # What was measured.
+
+    @property
+    def alarms(self) -> tuple[Alarm, ...]:
+        """All alarms so far, the ended ones too."""
+        return tuple(self.history.alarms)
+
+    @property
+    def table(self) -> "polars.DataFrame":
+        """All values by step, layer and metric, also relative to baseline and prediction."""
+        return add_ratios(self.history)
+
+    @property
+    def folder(self) -> Path:
+        """The folder of the run."""
+        return self._file.folder
+
+    @property
+    def optimizers(self) -> list[torch.optim.Optimizer]:
+        """The optimizers that have changed the model since ``start``."""
+        return [] if self._gradients is None else self._gradients.optimizers
+
+    def scalars(self, names: tuple[str, ...] = ("*",)) -> dict[str, float]:
+        """Numbers of the latest record by the names of loggers; all, or those that match."""
+        return Scalars(tuple(names)).of(self.history)
+
+    def report(self, path: str | Path) -> Path:
+        """Write a page with charts, alarms and the baseline; one HTML file."""
+        from rankscope.monitor._page import write_report
+
+        return write_report(self.history, path)
+
+    def __repr__(self) -> str:
+        steps = self.history.last.step
+        begun = [alarm.rule for alarm in self.alarms if alarm.ended is None]
+        state = f"alarms: {', '.join(begun)}" if begun else "no alarm"
+        return f"Monitor of {self.history.facts['model']} at step {steps:,}: {state}"
+
+    # The training loop.
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def start(self) -> None:
+        """Listen to optimizers and, in live mode, to the blocks; ``step`` does it if need be."""
+        if self._started:
+            return
+        self._started = True
+        if self._gradients is not None:
+            self._gradients.start()
+        if self._live is not None:
+            self._live.start(self._probe.layers)
+        self._plan()
+
+    def close(self) -> None:
+        """Remove all hooks and complete the file; does nothing the second time."""
+        if not self._started:
+            return
+        self._started = False
+        if self._gradients is not None:
+            self._gradients.stop()
+        if self._live is not None:
+            self._live.stop()
+        if self.is_main:
+            self._file.begin(self.history)
+
+    def step(self, loss: Tensor | float | None = None, *, step: int | None = None) -> bool:
+        """Count one optimizer step; measure if it is due, and return whether it was.
+
+        ``loss`` is that of the training batch; it is read at recorded steps only. ``step`` is the
+        number of optimizer steps so far, if it is not one more than at the last call.
+        """
+        self.start()
+        self._count = self._count + 1 if step is None else step
+        if self._gradients is not None:
+            self._gradients.count = self._count
+        is_due = self._count >= self._due and self._count % self.every == 0
+        if is_due:
+            self._measure(loss)
+        self._plan()
+        return is_due
+
+    def attach(self, trainer: Any) -> Self:
+        """Follow a ``Trainer`` of Transformers (or TRL), or log through an ``Accelerator``.
+
+        The callback is the first of the trainer's, its numbers go to the trainer's loggers.
+        """
+        from rankscope.monitor._trainers import attach
+
+        attach(self, trainer)
+        return self
+
+    def lightning(self) -> Any:
+        """A callback for a ``Trainer`` of Lightning, whose loggers get the numbers."""
+        from rankscope.monitor._trainers import lightning_callback
+
+        return lightning_callback(self)
+
+    # Inside.
+
+    def _begin(
+        self,
+        subject: Any,
+        options: ProbeOptions,
+        step: int | None,
+        *,
+        classes: int | None,
+        untrained: bool | None,
+        predict: bool | None,
+    ) -> None:
+        """Take the baseline, or continue a run."""
+        values = self._probe.first()
+        untrained = find_untrained(self._probe.blocks) if untrained is None else untrained
+        facts: dict[str, Any] = {
+            "model": type(self.model).__name__,
+            "probe": digest(subject.inputs),
+            "layers": self._probe.layers,
+            "tokens": self._probe.tokens,
+            "samples": self._probe.samples,
+            "experts": self._probe.experts or None,
+            "classes": classes or find_classes(self.model),
+            "untrained": None if untrained is None else int(untrained),
+            "even_entropy": self._probe.even_entropy,
+            "mode": options.mode,
+            "precision": str(options.autocast or _dtype(self.model)).removeprefix("torch."),
+            "every": self.every,
+            **{f"about {name}": words for name, words in self._probe.notes.items()},
+        }
+        if self._file.exists():
+            self._continue(facts, step)
+        else:
+            wanted = predict if self.is_main else False
+            bands, why = predicted_bands(
+                subject, options.token_mask, self._probe.layers, wanted=wanted
+            )
+            if why:
+                facts["about prediction"] = why
+            self.history = History(facts, bands, [StepRecord(self._count, values)])
+            self._judge(self._count)
+            if self.is_main:
+                self._file.begin(self.history)
+        if is_divisible(self.model):
+            self._refuse_other_probe(facts["probe"])
+            self._probe.divide()
+        self._plan()
+
+    def _continue(self, facts: Mapping[str, Any], step: int | None) -> None:
+        history = read_run(self._file.folder)
+        for name in _SAME:
+            if history.facts.get(name) != facts[name]:
+                raise InputError(
+                    f"{self._file.folder} holds a run with another {name} "
+                    f"({history.facts.get(name)}, here {facts[name]}); choose another folder."
+                )
+        self.history = history
+        self._count = history.last.step if step is None else step
+        if self.is_main and self._count < history.last.step:
+            history.rewind(self._count + 1)
+            self._file.begin(history)
+
+    def _refuse_other_probe(self, name: str) -> None:
+        """Raise unless every process has the same probe."""
+        names: list[Any] = [None] * dist.get_world_size()
+        dist.all_gather_object(names, name)
+        if len(set(names)) > 1:
+            raise InputError(
+                "processes have different probes; pass the same one to all of them (it is divided "
+                "among them here)."
+            )
+
+    def _plan(self) -> None:
+        """Prepare the next step that is recorded."""
+        self._due = (self._count // self.every + 1) * self.every
+        if self._gradients is not None:
+            self._gradients.due = self._due
+        if self._live is not None and self._started:
+            if self._count + 1 == self._due:
+                self._live.arm()
+            else:
+                self._live.disarm()
+
+    def _measure(self, loss: Tensor | float | None) -> None:
+        begun = time.perf_counter()
+        try:
+            values: dict[Place, float] = dict(self._probe.measure())
+        except (RankscopeError, RuntimeError) as error:
+            if _distributed():  # the others wait for this process
+                raise
+            self._report_failure(error)
+            values = {}
+        if self._gradients is not None:
+            values |= self._gradients.values()
+        if self._live is not None:
+            values |= self._live.values()
+        if loss is not None:
+            values[LOSS, None] = float(loss.detach() if isinstance(loss, Tensor) else loss)
+        spent = time.perf_counter() - begun + self._storing
+        values[OVERHEAD, None] = 1e3 * spent
+        begun = time.perf_counter()
+        if self.is_main:
+            self.history.add(StepRecord(self._count, values))
+        self._judge(self._count)
+        self._storing = time.perf_counter() - begun
+
+    def _judge(self, step: int) -> None:
+        """Raise alarms, store and log the latest record."""
+        alarms: list[Alarm] = []
+        if self.is_main:
+            alarms = self._board.update(self.history)
+            if len(self.history.records) > 1:
+                self._file.append(self.history)
+            if self.log is not None:
+                self.log(self._scalars.of(self.history), step)
+            for alarm in alarms:
+                _log.warning("%s: %s (%s)", alarm.rule, alarm.sentence, alarm.url)
+        if self._on_alarm is not None:
+            if _distributed():
+                shared: list[Any] = [alarms]
+                dist.broadcast_object_list(shared)
+                alarms = shared[0]
+            for alarm in alarms:
+                act(self._on_alarm, alarm, self)
+
+    def _report_failure(self, error: Exception) -> None:
+        """Say once that the probe fails; training goes on."""
+        if not self._broken:
+            self._broken = True
+            self.history.facts["about failures"] = f"from step {self._count}: {error}"
+            _log.warning("the probe failed at step %d, training goes on: %s", self._count, error)
+
+
+def _distributed() -> bool:
+    return dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1
+
+
+def _dtype(model: torch.nn.Module) -> torch.dtype:
+    return next((p.dtype for p in model.parameters() if p.is_floating_point()), torch.float32)
