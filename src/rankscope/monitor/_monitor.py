@@ -56,7 +56,7 @@ class Monitor:
     >>> net = Network.random(Spec(2, 2, 8), seed=0)
     >>> with Monitor(net, torch.randn(4, 5, 8), every=10, folder=tempfile.mkdtemp()) as monitor:
     ...     for step in range(10):
-    ...         monitor.step(loss=1.0)
+    ...         recorded = monitor.step(loss=1.0)
     >>> [record.step for record in monitor.history.records]
     [0, 10]
 
@@ -331,14 +331,15 @@ class Monitor:
                 raise
             self._report_failure(error)
             values = {}
+        spent = self._storing
         if self._gradients is not None:
             values |= self._gradients.values()
+            spent, self._gradients.seconds = spent + self._gradients.seconds, 0.0
         if self._live is not None:
             values |= self._live.values()
         if loss is not None:
             values[LOSS, None] = float(loss.detach() if isinstance(loss, Tensor) else loss)
-        spent = time.perf_counter() - begun + self._storing
-        values[OVERHEAD, None] = 1e3 * spent
+        values[OVERHEAD, None] = 1e3 * (spent + time.perf_counter() - begun)
         begun = time.perf_counter()
         if self.is_main:
             self.history.add(StepRecord(self._count, values))
