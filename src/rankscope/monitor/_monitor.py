@@ -31,6 +31,7 @@ from rankscope.monitor._names import LOSS, OVERHEAD
 from rankscope.monitor._probe import Mode, Pooling, Probe, ProbeOptions
 from rankscope.monitor._scalars import Scalars, add_ratios
 from rankscope.monitor._subject import (
+    Subject,
     find_classes,
     find_untrained,
     is_divisible,
@@ -243,7 +244,7 @@ class Monitor:
 
     def _begin(
         self,
-        subject: Any,
+        subject: Subject,
         options: ProbeOptions,
         step: int | None,
         *,
@@ -269,16 +270,19 @@ class Monitor:
             "every": self.every,
             **{f"about {name}": words for name, words in self._probe.notes.items()},
         }
-        if self._file.exists():
+        self.history = History(facts, {}, [StepRecord(step or 0, values)])
+        if not self.is_main:
+            pass
+        elif self._file.exists():
             self._continue(facts, step)
         else:
-            wanted = predict if self.is_main else False
-            bands, why = predicted_bands(
-                subject, options.token_mask, self._probe.layers, wanted=wanted
+            self.history.predicted, why = predicted_bands(
+                subject, options.token_mask, self._probe.layers, wanted=predict
             )
             if why:
                 facts["about prediction"] = why
-            self.history = History(facts, bands, [StepRecord(self._count, values)])
+        self._count = self._agree(self.history.last.step if step is None else step)
+        if len(self.history.records) == 1:
             self._judge(self._count)
             if self.is_main:
                 self._file.begin(self.history)
@@ -286,6 +290,14 @@ class Monitor:
             self._refuse_other_probe(facts["probe"])
             self._probe.divide()
         self._plan()
+
+    def _agree(self, value: Any) -> Any:
+        """The value that the first process has."""
+        if not _distributed():
+            return value
+        values = [value]
+        dist.broadcast_object_list(values)
+        return values[0]
 
     def _continue(self, facts: Mapping[str, Any], step: int | None) -> None:
         history = read_run(self._file.folder)
@@ -296,9 +308,8 @@ class Monitor:
                     f"({history.facts.get(name)}, here {facts[name]}); choose another folder."
                 )
         self.history = history
-        self._count = history.last.step if step is None else step
-        if self.is_main and self._count < history.last.step:
-            history.rewind(self._count + 1)
+        if step is not None and step < history.last.step:
+            history.rewind(step + 1)
             self._file.begin(history)
 
     def _refuse_other_probe(self, name: str) -> None:
@@ -358,11 +369,7 @@ class Monitor:
             for alarm in alarms:
                 _log.warning("%s: %s (%s)", alarm.rule, alarm.sentence, alarm.url)
         if self._on_alarm is not None:
-            if _distributed():
-                shared: list[Any] = [alarms]
-                dist.broadcast_object_list(shared)
-                alarms = shared[0]
-            for alarm in alarms:
+            for alarm in self._agree(alarms):
                 act(self._on_alarm, alarm, self)
 
     def _report_failure(self, error: Exception) -> None:
