@@ -280,6 +280,14 @@ class RunReader:
         except OSError as error:
             raise InputError(f"{self.table} cannot be read: {error.strerror}.") from error
 
+    def signature(self) -> tuple[int, ...]:
+        """What changes with the files of the run; empty if it has not begun."""
+        states: list[int] = []
+        for path in (self.table, self.table.with_name(JOURNAL)):
+            with suppress(OSError):
+                states += _state(path)
+        return tuple(states)
+
     def read(self) -> History:
         """All that was recorded so far, always of one moment."""
         if not self.has_begun():

@@ -247,6 +247,7 @@ _ENTRIES: Final = (
     _monitored(
         OVERHEAD, "Overhead", "milliseconds at this step",
         "Time the monitor took at a recorded step, in milliseconds.", over="one", by_layer=False,
+        includes=(0.0,),
     ),
 )  # fmt: skip
 MONITORED: Final = {entry.name: entry for entry in _ENTRIES}
