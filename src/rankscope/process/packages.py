@@ -27,6 +27,11 @@ REQUIREMENTS: Final = {
     "vl_convert": "rankscope[plot]",
 }
 """What to install for each optional package, by the name under which it is imported."""
+DISTRIBUTIONS: Final = (
+    *("torch", "numpy", "jaxtyping", "polars", "jinja2", "lazy-loader", "triton"),
+    *(name.replace("_", "-").replace("vl-convert", "vl-convert-python") for name in REQUIREMENTS),
+)
+"""The packages whose versions matter, by the names under which they are installed."""
 
 
 @contextmanager
