@@ -341,6 +341,34 @@ for statement in statements:
         assert bool(names) == bool(allowed), statement  # so that the question was really asked
 
 
+TIMED = """
+import sys, time
+before = time.process_time()
+import rankscope
+imported = time.process_time() - before
+sys.argv = ["rankscope", "--help"]
+from rankscope.__main__ import main
+try:
+    main()
+except SystemExit:
+    pass
+print(imported, time.process_time() - before, file=sys.stderr)
+"""
+
+
+def test_start_up_is_quick():
+    """In processor time: 50 ms for the import, 0.3 s for the help, in the best of some trials."""
+    trials = []
+    while len(trials) < 6 and not any(
+        imported <= 0.05 and shown <= 0.3 for imported, shown in trials
+    ):
+        run = subprocess.run([sys.executable, "-c", TIMED], capture_output=True, text=True)
+        assert "Usage: rankscope" in run.stdout, run.stderr
+        trials.append(tuple(map(float, run.stderr.split())))
+    assert min(imported for imported, _ in trials) <= 0.05
+    assert min(shown for _, shown in trials) <= 0.3
+
+
 def test_lazy_names_lead_to_the_real_ones():
     for name in ("Network", "Spec", "Trace", "trace", "residual"):
         assert getattr(rankscope, name).__name__ == name

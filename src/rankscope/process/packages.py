@@ -3,7 +3,6 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib import import_module
-from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from typing import Any, Final
 
@@ -62,7 +61,9 @@ def is_installed(package: str) -> bool:
 
 def installed_version(distribution: str) -> str:
     """The version of an installed distribution, or "not installed"."""
+    from importlib import metadata  # takes longer than the rest of this file
+
     try:
-        return version(distribution)
-    except PackageNotFoundError:
+        return metadata.version(distribution)
+    except metadata.PackageNotFoundError:
         return "not installed"
