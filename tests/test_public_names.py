@@ -18,8 +18,8 @@ NAMES = {
         attend deep_states deep_trace describe_doubts
     """,
     "rankscope.errors": """
-        BlocksNotFoundError InputError KindError ModelError RankscopeError ShapeError
-        SourceError SpecError UnsupportedModelError VerificationError
+        BlocksNotFoundError InputError KindError MissingPackageError ModelError RankscopeError
+        ShapeError SourceError SpecError UnsupportedModelError VerificationError
     """,
     "rankscope.experiments": """
         CATALOGUE ENTRIES Entry Kind Scale advise compare

@@ -5,6 +5,7 @@ RankscopeError                 base class of all errors raised by rankscope
 │   ├── ShapeError             missing or inconsistent axes
 │   └── SpecError              an inconsistent network description
 ├── KindError (TypeError)      the wrong type: integers where floats are needed
+├── MissingPackageError        an optional package is not installed (an ImportError)
 └── ModelError (ValueError)    a model that rankscope does not support
     ├── BlocksNotFoundError    no stack of blocks, or no module of the given name
     ├── UnsupportedModelError  a part of its architecture is not supported
@@ -49,6 +50,10 @@ class SpecError(InputError):
 
 class KindError(RankscopeError, TypeError):
     """The wrong type: integers where floats are needed."""
+
+
+class MissingPackageError(RankscopeError, ImportError):
+    """An optional package is not installed; the message says how to install it."""
 
 
 class ModelError(RankscopeError, ValueError):

@@ -1,13 +1,12 @@
 """A monitor inside the training loops of Transformers, Lightning and Accelerate."""
 
-import importlib
-import importlib.util
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from torch import Tensor
 
 from rankscope.errors import KindError
+from rankscope.process import require
 
 if TYPE_CHECKING:
     from rankscope.monitor._monitor import Monitor
@@ -46,8 +45,7 @@ def _refuse_other_model(monitor: "Monitor", trainer: Any) -> None:
 
 def trainer_callback(monitor: "Monitor", trainer: Any) -> Any:
     """A ``TrainerCallback``. The loss of a step is known to ``training_step`` alone."""
-    from transformers import TrainerCallback
-
+    base: Any = require("transformers").TrainerCallback
     losses: list[Tensor] = []
     plain_step = trainer.training_step
 
@@ -56,7 +54,7 @@ def trainer_callback(monitor: "Monitor", trainer: Any) -> Any:
         losses.append(loss.detach())
         return loss
 
-    class MonitorCallback(TrainerCallback):  # type: ignore[misc,unused-ignore]
+    class MonitorCallback(base):  # type: ignore[misc]
         """Counts steps, and passes numbers on to the trainer's loggers."""
 
         def __init__(self) -> None:
@@ -107,13 +105,8 @@ def trainer_callback(monitor: "Monitor", trainer: Any) -> Any:
 
 
 def lightning_callback(monitor: "Monitor") -> Any:
-    """A callback of Lightning, or of ``pytorch_lightning`` where that is what is installed."""
-    if importlib.util.find_spec("lightning"):
-        base: Any = importlib.import_module("lightning.pytorch").Callback
-    elif importlib.util.find_spec("pytorch_lightning"):
-        base = importlib.import_module("pytorch_lightning").Callback
-    else:
-        raise KindError("Lightning is not installed: pip install lightning.")
+    """A callback of Lightning."""
+    base: Any = require("lightning.pytorch").Callback
 
     class MonitorCallback(base):  # type: ignore[misc]
         """Counts optimizer steps, and passes numbers on to the trainer's loggers."""

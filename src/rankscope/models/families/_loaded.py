@@ -31,7 +31,7 @@ from rankscope.models.families._verification import (
 )
 from rankscope.models.text import InputCheck
 from rankscope.numerals import cut, short
-from rankscope.process import atomic_folder
+from rankscope.process import atomic_folder, require
 from rankscope.streams import global_stream, stream
 
 Readable = Sequence[str] | Tensor | Sequence[Any]
@@ -383,9 +383,7 @@ def _with_head(original: Any) -> Any:
     named = next(iter(getattr(config, "architectures", None) or ()), "")
     if not named or named == type(original).__name__ or not Path(place).is_dir():
         return original
-    import transformers
-
-    kind = getattr(transformers, named, None)
+    kind = getattr(require("transformers"), named, None)
     if kind is None:
         return original
     whole = kind.from_pretrained(place, local_files_only=True, dtype=original.dtype)
