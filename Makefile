@@ -1,13 +1,14 @@
 # make demo: see it.  make test: everything that must hold.  make bench: how fast.
 # make bench-gpu: how fast on a GPU, where there is one.
 # make fuzz: what hostile calls of every public name come to.
-# make screenshots: draw the README's pictures anew, from pages in a browser.
+# make screenshots: draw the pictures of the README and docs anew, from pages in a browser.
 # make docs: build the site into docs/_build/html; warnings are errors.
-# make lists: write what the catalogue knows into README.md and CHANGELOG.md.
+# make lists: write what the catalogue knows into docs/guide.md and CHANGELOG.md.
 # make campaign: 3,000 hard networks in scaled arithmetic and in mpmath, and all answers of mpmath
 #   that tests keep (about half an hour).
 # make zoo: trace, convert and diagnose every architecture of Transformers, and write docs/models.md.
-# make reproduced: re-check every claim with three seeds and write docs/reproduced.md (an hour).
+# make reproduced: re-check every claim with three seeds and write docs/reproduced.md with its
+#   figures (an hour).
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
@@ -59,9 +60,10 @@ lists: $(INSTALLED)
 reproduced: $(INSTALLED)
 	$(BIN)/rankscope reproduce --all --seeds 3 --fresh --output rankscope-output
 	$(BIN)/python tools/write_verdicts.py rankscope-output
+	$(BIN)/python tools/draw_claims.py rankscope-output
 
 # One environment for all of them. An environment that is already there is kept, and so is a torch
-# of the pinned version that was installed into it by hand (see README, "On a GPU").
+# of the pinned version that was installed into it by hand (see docs/guide.md, "GPU").
 $(INSTALLED): pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'

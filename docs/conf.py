@@ -27,6 +27,7 @@ html_static_path = ["_static"]
 html_css_files = ["site.css", "figures.css"]
 html_favicon = "_static/icon.svg"
 html_copy_source = False
+html_use_index = False
 html_show_sourcelink = False
 html_theme_options = {
     "sidebar_hide_name": False,
@@ -34,11 +35,13 @@ html_theme_options = {
         "color-brand-primary": "#2b57b0",
         "color-brand-content": "#2b57b0",
         "color-brand-visited": "#6a3fb0",
+        "code-paper": "#f4f6f9",
     },
     "dark_css_variables": {
         "color-brand-primary": "#8fb4ff",
         "color-brand-content": "#8fb4ff",
         "color-brand-visited": "#c3a6f5",
+        "code-paper": "#202429",
     },
 }
 pygments_style = "a11y-high-contrast-light"

@@ -70,8 +70,7 @@ def inline(svg: str, alt_text: str) -> str:
     >>> inline('<svg width="2" fill="#3566c8"></svg>', "A line")
     '<svg role="img" aria-label="A line" width="2" fill="var(--on-3566c8, #3566c8)"></svg>'
     """
-    svg = re.sub(r"^.*?(?=<svg)", "", svg, flags=re.DOTALL)
-    svg = re.sub(r' (role|aria-\w+)="[^"]*"', "", svg)  # one description instead of one per mark
+    svg = compact(re.sub(r"^.*?(?=<svg)", "", svg, flags=re.DOTALL))
     svg = re.sub(
         r"#[0-9a-f]{6}\b",
         lambda match: f"var(--on-{match[0][1:]}, {match[0]})" if match[0] in DARK else match[0],
@@ -79,6 +78,17 @@ def inline(svg: str, alt_text: str) -> str:
     )
     label = alt_text.replace("&", "&amp;").replace('"', "&quot;").replace("<", "&lt;")
     return svg.replace("<svg", f'<svg role="img" aria-label="{label}"', 1).strip()
+
+
+def compact(svg: str) -> str:
+    """An SVG without what a still picture does not need: invisible marks, a text for each mark.
+
+    >>> compact('<svg><path d="M0" opacity="0"/><path aria-label="a" d="M0.12345,1"/></svg>')
+    '<svg><path d="M0.12,1"/></svg>'
+    """
+    svg = re.sub(r' (role|aria-\w+|pointer-events|class)="[^"]*"', "", svg)
+    svg = re.sub(r'<path[^>]*(?: opacity="0"| display="none")[^>]*/>|<path\s*/>', "", svg)
+    return re.sub(r"(\.\d\d)\d+", r"\1", svg)
 
 
 def lab(query: str, chart: str) -> str:

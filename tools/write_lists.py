@@ -1,4 +1,4 @@
-"""Write what the catalogue knows into README.md and CHANGELOG.md, between their markers.
+"""Write what the catalogue knows into docs/guide.md and CHANGELOG.md, between their markers.
 
 A marker is ``<!-- list: NAME -->`` … ``<!-- end -->``. With ``--check`` nothing is written, and a
 list that is out of step is an error.
@@ -14,7 +14,7 @@ from rankscope.experiments.catalogue import Entry, entries
 from rankscope.metric_catalogue import METRICS
 
 ROOT = Path(__file__).parents[1]
-FILES = ("README.md", "CHANGELOG.md")
+FILES = ("docs/guide.md", "CHANGELOG.md")
 _BLOCK = re.compile(r"(?P<indent>[ ]*)<!-- list: (?P<name>\w+) -->\n.*?<!-- end -->", re.DOTALL)
 
 

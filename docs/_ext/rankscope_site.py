@@ -1,7 +1,8 @@
 """The Sphinx extension of the site: writes the pages that are generated, and draws figures.
 
 Everything goes into ``docs/generated``, which git ignores. What takes long (figures, a diagnosis,
-the outputs of notebooks) is kept there until the source changes.
+the outputs of notebooks) is kept there until the source changes. With ``-D site_small=1`` it is
+left out: tests then look at all pages in seconds.
 """
 
 import html
@@ -36,6 +37,7 @@ DOCUMENTS = {
 
 def setup(app: Sphinx) -> dict[str, Any]:
     """Connect what writes pages, the directive of charts, and what follows a build."""
+    app.add_config_value("site_small", False, "env", bool)
     app.add_directive("chart", Chart)
     app.add_directive("page-of", PageOf)
     app.connect("builder-inited", write_pages)
@@ -44,8 +46,9 @@ def setup(app: Sphinx) -> dict[str, Any]:
     return {"parallel_read_safe": True, "parallel_write_safe": True}
 
 
-def write_pages(_: Sphinx) -> None:
+def write_pages(app: Sphinx) -> None:
     """Write every generated page; files that would not change are left alone."""
+    notebooks = site_notebooks.pages(DOCS, None if app.config.site_small else kept)
     pages = {
         "commands": site_catalogues.commands(),
         "metrics": site_catalogues.metrics(),
@@ -53,7 +56,7 @@ def write_pages(_: Sphinx) -> None:
         "errors": site_catalogues.error_page(),
         **{f"claims/{name}": text for name, text in site_catalogues.claims().items()},
         **{f"reference/{name}": text for name, text in site_reference.pages().items()},
-        **{f"notebooks/{name}": text for name, text in site_notebooks.pages(DOCS, kept).items()},
+        **{f"notebooks/{name}": text for name, text in notebooks.items()},
         **{name: outside(path) for name, path in DOCUMENTS.items()},
     }
     for name, text in pages.items():
@@ -110,18 +113,25 @@ class Chart(SphinxDirective):
     def run(self) -> list[nodes.Node]:
         """The figure as HTML."""
         name = self.arguments[0]
-        if name.endswith(".svg"):
-            path = DOCS / name
-        else:
-            path = kept(f"{name}.svg", lambda path: draw_figures.draw(name, path))
-        self.env.note_dependency(str(path))
-        drawn = draw_figures.inline(path.read_text(encoding="utf-8"), self.options["alt"])
-        figure = nodes.container("", nodes.raw("", drawn, format="html"), classes=["chart"])
+        if name not in draw_figures.FIGURES and not (DOCS / name).is_file():
+            raise self.error(f"there is no figure {name!r} in tools/draw_figures.py.")
+        drawn = draw_figures.inline(self._drawn(name), self.options["alt"])
+        held = f'<div class="drawing" tabindex="0">{drawn}</div>'  # keys scroll it on a phone
+        figure = nodes.container("", nodes.raw("", held, format="html"), classes=["chart"])
         if self.content:
             caption = nodes.container("", classes=["caption"])
             self.state.nested_parse(self.content, self.content_offset, caption)
             figure += caption
         return [figure]
+
+    def _drawn(self, name: str) -> str:
+        if name in draw_figures.FIGURES and self.config.site_small:
+            return '<svg width="620" height="300"><text fill="#3a4656" y="20">Figure</text></svg>'
+        path = DOCS / name
+        if name in draw_figures.FIGURES:
+            path = kept(f"{name}.svg", lambda path: draw_figures.draw(name, path))
+        self.env.note_dependency(str(path))
+        return path.read_text(encoding="utf-8")
 
 
 class PageOf(SphinxDirective):
@@ -136,7 +146,10 @@ class PageOf(SphinxDirective):
     def run(self) -> list[nodes.Node]:
         """A frame, and a link to the page on its own."""
         name = self.arguments[0]
-        kept(f"{name}.html", lambda path: draw_figures.draw(name, path))
+        if self.config.site_small:
+            update(CACHE / f"{name}.html", "<!DOCTYPE html><title>Page</title><p>Page</p>")
+        else:
+            kept(f"{name}.html", lambda path: draw_figures.draw(name, path))
         address = "../" * self.env.docname.count("/") + f"live/{name}.html"
         title, height = html.escape(self.options["title"]), self.options.get("height", 560)
         frame = (

@@ -136,9 +136,22 @@ def verdicts() -> dict[str, Verdict]:
 
 
 def short_verdict(verdict: Verdict) -> str:
-    """The first words of a verdict: supported, in part, or not."""
-    words = verdict.stated.replace("**", "")
-    return re.split(r"[:(;]| up to | for | except | in each | with | at ", words)[0].strip()
+    """A verdict in a few words; what it leaves out is said, never dropped.
+
+    >>> short_verdict(Verdict("", "**Supported for a; not for b** (c)", "", "", "", ""))
+    'Supported in part'
+    >>> short_verdict(Verdict("", "**Supported up to 1** (c)", "", "", "", ""))
+    'Supported, with limits'
+    """
+    bold = re.match(r"\*\*(.*?)\*\*", verdict.stated, re.DOTALL)
+    words = (bold[1] if bold else verdict.stated).strip()
+    if not words.startswith("Supported"):
+        return words.split(":")[0].split(" for ")[0]
+    if re.search(r"\bin part\b|\bnot for\b|\bexcept for\b", words):
+        return "Supported in part"
+    if "not tested" in words:
+        return "Supported; partly not tested"
+    return "Supported" if re.match(r"Supported($|:)", words) else "Supported, with limits"
 
 
 def claims() -> dict[str, str]:
@@ -155,7 +168,7 @@ def claims() -> dict[str, str]:
         "measured near the papers' own sizes.\n\n"
         + table(("id", "claim", "from", "verdict as stated"), rows)
         + "\n\n```{toctree}\n:hidden:\n\n"
-        + "\n".join(id_.lower() for id_ in listed)
+        + "\n".join(f"{id_} <{id_.lower()}>" for id_ in listed)
         + "\n```\n"
     )
     return {"index": index} | {
@@ -167,8 +180,6 @@ def _claim(entry: Entry, verdict: Verdict) -> str:
     module = entry.module()
     judge = inspect.getsource(module.judge)
     where = f"src/rankscope/experiments/claims/{entry.id.lower()}.py"
-    image = CLAIM_IMAGES / f"{entry.id.lower()}.svg"
-    alt = f"Measurements behind claim {entry.id}"
     rows = [("as stated", entry.domain, verdict.stated)]
     if verdict.beyond:
         rows.append(("beyond it", entry.beyond, verdict.beyond))
@@ -179,11 +190,7 @@ def _claim(entry: Entry, verdict: Verdict) -> str:
         "## Verdict",
         table(("", "domain", "verdict"), rows),
         f"Over seeds: {verdict.seeds or 'one'}. Key figure: {verdict.figure or 'none'}.",
-        "## Figure" if image.is_file() else "",
-        f"```{{chart}} {image.relative_to(DOCS)}\n:alt: {alt}\n\nMade by "
-        f"`rankscope reproduce {entry.id}`; its page has the other figures.\n```"
-        if image.is_file()
-        else "",
+        _claim_figure(entry.id),
         "## How it is measured",
         markdown(inspect.getdoc(module) or ""),
         markdown(inspect.getdoc(module.measure) or ""),
@@ -198,6 +205,20 @@ def _claim(entry: Entry, verdict: Verdict) -> str:
         f"## Code\n\n`{where}`; the function that decides:\n\n```python\n{judge}```",
     ]
     return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def _claim_figure(id_: str) -> str:
+    """The figure that ``make reproduced`` drew; the beginning of its file describes it."""
+    image = CLAIM_IMAGES / f"{id_.lower()}.svg"
+    if not image.is_file():
+        return ""
+    words = re.match(r"<!-- (.*?) -->", image.read_text(encoding="utf-8"), re.DOTALL)
+    assert words, f"{image} does not describe itself"
+    alt = " ".join(words[1].split())
+    return (
+        f"## Figure\n\n```{{chart}} {image.relative_to(DOCS)}\n:alt: {alt}\n\n"
+        f"Made by `rankscope reproduce {id_}`; its page has the other figures.\n```"
+    )
 
 
 def _first_words(title: str) -> str:

@@ -6,6 +6,7 @@ and the value of a last expression is shown as Jupyter would show it.
 
 import ast
 import contextlib
+import html
 import io
 import json
 import os
@@ -16,7 +17,6 @@ from pathlib import Path
 from typing import Any
 
 import draw_figures
-from site_reference import _SPECIAL
 
 Keep = Callable[..., Path]
 
@@ -31,15 +31,21 @@ class Cell:
     shown: str = ""
 
 
+def read(path: Path) -> list[Cell]:
+    """The cells of a notebook as they are written."""
+    cells = json.loads(path.read_text(encoding="utf-8"))["cells"]
+    return [Cell(cell["cell_type"], "".join(cell["source"])) for cell in cells]
+
+
 def run(path: Path) -> list[Cell]:
     """Run a notebook from top to bottom, in a folder of its own."""
-    cells = json.loads(path.read_text(encoding="utf-8"))["cells"]
+    cells = read(path)
     names: dict[str, Any] = {"__name__": "__main__"}
     before = Path.cwd()
     with tempfile.TemporaryDirectory() as folder:
         os.chdir(folder)
         try:
-            return [_run(cell["cell_type"], "".join(cell["source"]), names) for cell in cells]
+            return [_run(cell.kind, cell.source, names) for cell in cells]
         finally:
             os.chdir(before)
 
@@ -66,28 +72,33 @@ def display(value: Any) -> str:
             return draw_figures.inline(drawn, "Chart drawn by the code above")
     if hasattr(value, "_repr_html_"):
         return str(value._repr_html_())
-    return f"<pre>{_SPECIAL.sub('', repr(value))}</pre>"
+    return f"<pre>{html.escape(repr(value))}</pre>"
 
 
-def pages(docs: Path, kept: Keep) -> dict[str, str]:
-    """Every notebook as a page, by its name; outputs are kept until the source changes."""
+def pages(docs: Path, kept: Keep | None) -> dict[str, str]:
+    """Every notebook as a page, by its name; run if there is a place where outputs are kept."""
     folder = docs / "notebooks"
     written = {}
     for path in sorted(folder.glob("*.ipynb")):
-        page = kept(f"{path.stem}.md", lambda to, path=path: to.write_text(_page(path)), path)
+        if kept is None:
+            written[path.stem] = _page(path, read(path))
+            continue
+        page = kept(
+            f"{path.stem}.md", lambda to, path=path: to.write_text(_page(path, run(path))), path
+        )
         written[path.stem] = page.read_text(encoding="utf-8")
     return written
 
 
-def _page(path: Path) -> str:
+def _page(path: Path, cells: list[Cell]) -> str:
     parts = []
-    for cell in run(path):
+    for cell in cells:
         if cell.kind == "markdown":
             parts.append(cell.source.replace("](../", "](../../"))
             continue
         parts.append(f"```python\n{cell.source}\n```")
         if cell.printed:
-            parts.append(f"```text\n{cell.printed.rstrip()}\n```")
+            parts.append(f"```{{code-block}} text\n:class: printed\n\n{cell.printed.rstrip()}\n```")
         if cell.shown:
             parts.append(f'```{{raw}} html\n<div class="shown">{cell.shown}</div>\n```')
     title, *rest = parts
