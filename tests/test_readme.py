@@ -14,6 +14,7 @@ PRINTED = {
     "README.md": "relative_residual",
     "docs/index.md": "relative_residual",
     "docs/guide.md": "Dong et al. 2021",
+    "docs/diagnose.md": "No collapse",
     "docs/sweeps.md": "6 runs: 6 done",
     "docs/guides/collapsing.md": "The cause is the norm of layer 3",
     "docs/guides/design.md": "The best change",
@@ -61,9 +62,7 @@ def test_examples_run(
 
 @pytest.mark.parametrize("name", SHOWN)
 def test_notebooks_run(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(
-        sys, "path", [str(ROOT / "docs" / "_ext"), str(ROOT / "tools"), *sys.path]
-    )
+    monkeypatch.setattr(sys, "path", [str(ROOT / "docs" / "_ext"), str(ROOT / "tools"), *sys.path])
     import site_notebooks
 
     cells = site_notebooks.run(ROOT / "docs" / "notebooks" / f"{name}.ipynb")
