@@ -77,4 +77,4 @@ $(INSTALLED): pyproject.toml constraints.txt
 
 clean:
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis rankscope-output \
-	    docs/_build docs/generated
+	    docs/_build docs/generated docs/_static/figures.css

@@ -1,10 +1,13 @@
 """What README, guides and notebooks show runs as it stands, and prints what they say."""
 
 import re
+import shlex
 import sys
 from pathlib import Path
 
 import pytest
+
+from rankscope.cli import app
 
 ROOT = Path(__file__).parents[1]
 README = ROOT / "README.md"
@@ -74,6 +77,41 @@ def test_notebooks_have_no_outputs() -> None:
     for path in (ROOT / "docs" / "notebooks").glob("*.ipynb"):
         assert '"outputs": []' in path.read_text("utf-8")
         assert '"output_type"' not in path.read_text("utf-8")
+
+
+def unknown_words(line: str) -> list[str]:
+    """Commands and options of a line for the shell that rankscope does not have."""
+    import typer
+
+    words = shlex.split(line, comments=True)[1:]
+    commands = typer.main.get_command(app).commands
+    if words[0] not in commands:
+        return [words[0]]
+    command = commands[words[0]]
+    inner = getattr(command, "commands", {})
+    command = inner.get(words[1], inner.get("run")) if inner else command
+    known = {opt for param in command.params for opt in (*param.opts, *param.secondary_opts)}
+    return [word for word in words if word.startswith("--") and word.split("=")[0] not in known]
+
+
+def test_commands_on_pages_exist() -> None:
+    lines = [
+        line
+        for page in [README, *(ROOT / "docs").rglob("*.md")]
+        if "generated" not in page.parts
+        for block in re.findall(r"```sh\n(.*?)```", page.read_text("utf-8"), flags=re.DOTALL)
+        for line in block.replace("\\\n", " ").splitlines()
+        if line.startswith("rankscope ")
+    ]
+    lines += [
+        code
+        for page in (ROOT / "docs" / "gallery").glob("*.md")
+        for code in re.findall(r"`(rankscope \w+ --[^`]+)`", page.read_text("utf-8"))
+    ]
+    assert len(lines) >= 30
+    assert {line: unknown for line in lines if (unknown := unknown_words(line))} == {}
+    assert unknown_words("rankscope diagnos x") == ["diagnos"]
+    assert unknown_words("rankscope diagnose x --fail") == ["--fail"]
 
 
 def test_the_readme_is_one_screen() -> None:

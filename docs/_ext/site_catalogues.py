@@ -15,6 +15,7 @@ from rankscope.cli import app
 from rankscope.experiments.catalogue import Entry, entries
 from rankscope.experiments.diagnosis import RULES
 from rankscope.metric_catalogue import METRICS, Metric
+from rankscope.numerals import sentence_case
 from site_reference import markdown
 
 DOCS = Path(__file__).parents[1]
@@ -249,7 +250,9 @@ def rules() -> str:
         )  # fmt: skip
         reason = f"\n\n**Why this limit.** {_relink(why[1])}" if why else ""
         about = markdown(inspect.getdoc(rule.judge) or "")
-        sections.append(f"## {rule.name}\n\n{about}\n\n**Found** if {cell(rule.text)}.{reason}")
+        sections.append(
+            f"## {sentence_case(rule.name)}\n\n{about}\n\n**Found** if {cell(rule.text)}.{reason}"
+        )
     return (
         "# Rules of a diagnosis\n\nWritten from the rules themselves. "
         "[Diagnosis](../diagnose.md) says how they are applied to samples and layers, and what the "
