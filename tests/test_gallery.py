@@ -1,5 +1,6 @@
 """The figures of the site show what the text beside them says."""
 
+import doctest
 import importlib.util
 import re
 import sys
@@ -65,6 +66,14 @@ def test_figures_that_pages_name_exist(page):
     assert named or page.stem == "index"
     commands = re.findall(r"draw_figures\.py ([\w-]+) ", page.read_text("utf-8"))
     assert set(commands) <= set(named) | {"NAME"}
+
+
+@pytest.mark.parametrize("name", ["draw_figures", "site_catalogues", "site_reference"])
+def test_examples_of_what_writes_the_site(name, monkeypatch):
+    monkeypatch.syspath_prepend(ROOT / "docs" / "_ext")
+    outcome = doctest.testmod(importlib.import_module(name))
+    assert outcome.attempted > 0
+    assert outcome.failed == 0
 
 
 def test_an_unknown_figure_is_refused(tmp_path):
