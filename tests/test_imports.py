@@ -307,7 +307,8 @@ HEAVY = ("torch", "polars", "altair", "numpy", "transformers", "scipy", "ray", "
 LIGHT = {  # a statement, and the heavy libraries it may load
     "import rankscope": set(),
     "from rankscope.cli import main": set(),
-    "from rankscope.monitor import RunReader, screen": set(),
+    "from rankscope.monitor import RunReader": set(),
+    "from rankscope.cli.run_screen import screen": set(),
     "import rankscope.metric_catalogue, rankscope.numerals": set(),
     "import rankscope.results": {"polars", "numpy"},
     "import rankscope.show.figures, rankscope.show.report": {"polars", "numpy", "altair"},

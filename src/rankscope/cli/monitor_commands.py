@@ -95,7 +95,7 @@ def _view(reader: "RunReader", metric: str, console: "Console", *, live: bool = 
     """The screen of a run, or a line that says what is waited for."""
     from rich.text import Text
 
-    from rankscope.monitor import BLOCKS, PLAIN_BLOCKS, screen
+    from rankscope.cli.run_screen import BLOCKS, PLAIN_BLOCKS, screen
 
     if live and not reader.has_begun():
         return Text(f"Waiting for {reader.table}: the run has not begun (stop with Ctrl-C).")

@@ -5,9 +5,7 @@ from ._history import read_run as read_run
 from ._live import LiveWatch as LiveWatch
 from ._monitor import Monitor as Monitor
 from ._names import MONITORED as MONITORED
+from ._names import OVERHEAD as OVERHEAD
 from ._result import run_result as run_result
 from ._result import write_report as write_report
 from ._rules import RULES as RULES
-from ._screen import BLOCKS as BLOCKS
-from ._screen import PLAIN_BLOCKS as PLAIN_BLOCKS
-from ._screen import screen as screen

@@ -229,7 +229,16 @@ class Reader:
 @checked
 @dataclass(frozen=True, repr=False)
 class Loaded(Reader):
-    """A model in two forms that were proven equal when it was loaded."""
+    """A model in two forms that were proven equal when it was loaded.
+
+    >>> import transformers
+    >>> small = transformers.BertConfig(
+    ...     vocab_size=9, hidden_size=8, num_hidden_layers=2, num_attention_heads=2
+    ... )
+    >>> from rankscope import load
+    >>> load(transformers.BertModel(small)).network.spec.layers
+    2
+    """
 
     network: Network
     original: nn.Module

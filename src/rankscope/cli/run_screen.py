@@ -9,8 +9,7 @@ from typing import Final
 from rich.text import Text
 
 from rankscope.errors import InputError
-from rankscope.monitor._history import Alarm, History
-from rankscope.monitor._names import MONITORED, OVERHEAD
+from rankscope.monitor import MONITORED, OVERHEAD, Alarm, History
 from rankscope.numerals import plural, short
 
 BLOCKS: Final = "▁▂▃▄▅▆▇█"

@@ -6,8 +6,8 @@ from dataclasses import replace
 import pytest
 from tests.monitor import made_runs
 
+from rankscope.cli.run_screen import BLOCKS, PLAIN_BLOCKS, screen
 from rankscope.errors import InputError
-from rankscope.monitor import BLOCKS, PLAIN_BLOCKS, screen
 from rankscope.monitor._history import Alarm, History, StepRecord
 
 
