@@ -2,7 +2,7 @@
 # make bench-gpu: how fast on a GPU, where there is one.
 # make fuzz: what hostile calls of every public name come to.
 # make screenshots: draw the README's pictures anew, from pages in a browser.
-# make lists: write what the catalogue knows into README.md and CHANGELOG.md.
+# make lists: write what the catalogues know into README.md, CHANGELOG.md and docs.
 # make campaign: 3,000 hard networks in scaled arithmetic and in mpmath, and all answers of mpmath
 #   that tests keep (about half an hour).
 # make zoo: trace, convert and diagnose every architecture of Transformers, and write docs/models.md.

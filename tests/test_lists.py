@@ -1,4 +1,4 @@
-"""README and CHANGELOG list what the catalogues list."""
+"""README, CHANGELOG and docs list what the catalogues list."""
 
 import importlib.util
 from pathlib import Path

@@ -6,10 +6,10 @@ import pytest
 
 NAMES = {
     "rankscope": """
-        Bounds Loaded Network Path Prediction Result Spec Trace __version__ activations advise ask
-        bounds compare count_paths deep deep_trace design_values diagnose enumerate_paths
+        Bounds Loaded Monitor Network Path Prediction Result Spec Trace __version__ activations
+        advise ask bounds compare count_paths deep deep_trace design_values diagnose enumerate_paths
         errors experiments families figures find_equilibria head_shares load masks
-        metric_catalogue metrics network path_lengths path_matrix path_output paths predict
+        metric_catalogue metrics monitor network path_lengths path_matrix path_output paths predict
         prediction report reproduce residual results run sample_paths sweep tables text
         theory top_paths trace tracing training truncate verify
     """,

@@ -1,4 +1,4 @@
-"""Write what the catalogue knows into README.md and CHANGELOG.md, between their markers.
+"""Write what the catalogues know into README.md, CHANGELOG.md and docs, between their markers.
 
 A marker is ``<!-- list: NAME -->`` … ``<!-- end -->``. With ``--check`` nothing is written, and a
 list that is out of step is an error.
@@ -12,9 +12,10 @@ from textwrap import fill
 
 from rankscope.experiments.catalogue import Entry, entries
 from rankscope.metric_catalogue import METRICS
+from rankscope.monitor import MONITORED
 
 ROOT = Path(__file__).parents[1]
-FILES = ("README.md", "CHANGELOG.md")
+FILES = ("README.md", "CHANGELOG.md", "docs/monitor.md")
 _BLOCK = re.compile(r"(?P<indent>[ ]*)<!-- list: (?P<name>\w+) -->\n.*?<!-- end -->", re.DOTALL)
 
 
@@ -34,6 +35,15 @@ def _metrics() -> str:
     return "\n".join(["| metric | name | how to read it |", "|---|---|---|", *rows])
 
 
+def _monitored() -> str:
+    rows = [
+        f"| {f'**`{name}`**' if entry.logged else f'`{name}`'} | {entry.metric.definition} "
+        f"| {entry.metric.meaning} |"
+        for name, entry in MONITORED.items()
+    ]
+    return "\n".join(["| name | what it is | how to read it |", "|---|---|---|", *rows])
+
+
 def _ids() -> str:
     return fill(f"claims {', '.join(entries('claim'))}; studies {', '.join(entries('study'))}", 96)
 
@@ -42,6 +52,7 @@ LISTS: dict[str, Callable[[], str]] = {
     "claims": lambda: _table(entries("claim")),
     "studies": _studies,
     "metrics": _metrics,
+    "monitored": _monitored,
     "ids": _ids,
 }
 

@@ -5,8 +5,10 @@ are summed over processes before anything that is not a sum (a median, a rank) i
 """
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from statistics import median
 from typing import Final
 
 import torch
@@ -80,14 +82,14 @@ class SampleFigures:
         are of the other samples, and are left out if there are none.
         """
         summary: dict[Place, float] = {}
-        for (name, layer), values in self.values.items():
-            fits = values.isfinite()
-            if name.startswith(("stream/", "attention/")) and not bool(fits.all()):
-                summary[name, layer] = float(values[~fits][0])
-            elif bool(fits.any()):
-                largest = MONITORED[name].over == "max"
-                values = values[fits]
-                summary[name, layer] = float(values.max() if largest else values.quantile(0.5))
+        for (name, layer), samples in self.values.items():
+            values: list[float] = samples.tolist()
+            finite = [value for value in values if math.isfinite(value)]
+            if len(finite) < len(values) and name.startswith(("stream/", "attention/")):
+                summary[name, layer] = next(value for value in values if not math.isfinite(value))
+            elif finite:
+                reduce = max if MONITORED[name].over == "max" else median
+                summary[name, layer] = reduce(finite)
         if self.pooled is not None and bool(self.pooled.isfinite().all()) and len(self.pooled) > 1:
             summary["pooled/effective_rank", None] = float(effective_rank(self.pooled))
             summary["pooled/mean_cosine", None] = float(mean_cosine(self.pooled))
@@ -128,7 +130,7 @@ class ProbeFigures:
         """The figures of a state."""
         hidden = hidden.detach()
         self._masks[layer], self.shapes[layer] = mask, hidden.shape
-        with torch.no_grad(), torch.autocast(hidden.device.type, enabled=False):
+        with _unobserved(hidden.device):
             center = self._statistics.add(hidden, mask)
             self._layers.append(layer)
             if hidden.is_cuda or min(hidden.shape[1:]) > _LARGE_GRAM:
@@ -149,12 +151,13 @@ class ProbeFigures:
         samples, tokens = next(reversed(self.shapes.values()), torch.Size((-1, -1)))[:2]
         scores, why = record.attention(tokens, samples)
         if scores is not None:
-            self._attend(scores, layer)
+            with _unobserved(scores.key.device):
+                self._attend(scores, layer)
         for call in record.calls:
             name = _SHARES.get(parts.get((call.path, call.call), ""))
             if call.output is not None and name is not None:
                 rows = call.output.detach().flatten(0, -2)
-                with torch.autocast(rows.device.type, enabled=False):
+                with _unobserved(rows.device):
                     squares = torch.linalg.vector_norm(rows, dim=-1, dtype=_sums(rows)).square()
                 # Several attentions or MLPs of a layer: their squares, not the square of their sum.
                 self._outputs[name, layer] = squares + self._outputs.get((name, layer), 0.0)
@@ -239,6 +242,17 @@ class ProbeFigures:
         self._kept[name, layer] = values.detach().clone()
 
 
+@contextmanager
+def _unobserved(device: torch.device) -> Iterator[None]:
+    """Without gradients and autocast, and outside the modes that follow a model's operations."""
+    with (
+        torch.no_grad(),
+        torch.autocast(device.type, enabled=False),
+        torch._C.DisableTorchFunction(),
+    ):
+        yield
+
+
 def _exact_rank(hidden: Tensor, mask: Tensor | None) -> Tensor:
     """Effective rank of each sample on a CPU; NaN where a sample is not finite."""
     if mask is not None:
@@ -261,8 +275,8 @@ def _max_over_median(hidden: Tensor, mask: Tensor | None) -> Tensor:
     while step > 1 and math.gcd(step, hidden.shape[2]) > 1:  # else a few features stand for all
         step -= 1
     some = flat[:, ::step].float()
-    median = torch.where(some < 0, torch.nan, some).nanmedian(-1).values
-    return flat.amax(-1).float() / median
+    middle = torch.where(some < 0, torch.nan, some).nanmedian(-1).values
+    return flat.amax(-1).float() / middle
 
 
 def _sums(tensor: Tensor) -> torch.dtype:

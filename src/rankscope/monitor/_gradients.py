@@ -6,6 +6,7 @@ Trainer, Accelerate, Lightning and GradScaler. Between measured steps a hook com
 
 import math
 import sys
+import time
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final, NamedTuple
@@ -58,6 +59,8 @@ class GradientWatch:
         self._optimizers = weakref.WeakKeyDictionary()
         self._done: dict[_Steps, _Measurement] = {}
         self._started_at = 0
+        self.seconds = 0.0
+        """Time spent on measuring; the owner sets it to zero when it has read it."""
         self._handles: tuple[RemovableHandle, ...] = ()
 
     def start(self) -> None:
@@ -124,6 +127,7 @@ class GradientWatch:
         gap, steps.last = max(self.count - steps.last, 1), self.count
         if self.count + gap < self.due:
             return
+        begun = time.perf_counter()
         steps.open = None
         nested = any(other.open and other.last == self.count for other in self._optimizers.values())
         if nested or _is_captured():
@@ -136,13 +140,16 @@ class GradientWatch:
             world = 1 if self._mesh is None else torch.distributed.get_world_size()
             with torch.no_grad():
                 steps.open = _Measurement(matrices, world)
+        self.seconds += time.perf_counter() - begun
 
     def _after(self, optimizer: Optimizer) -> None:
         steps = self._optimizers.get(optimizer)
         if steps is not None and steps.open is not None:
+            begun = time.perf_counter()
             with torch.no_grad():
                 steps.open.finish()
             self._done[steps], steps.open = steps.open, None
+            self.seconds += time.perf_counter() - begun
 
     def _look(self) -> None:
         """Find out the roles of the parameters, which are replaced when a model is sharded.

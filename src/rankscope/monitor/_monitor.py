@@ -31,6 +31,7 @@ from rankscope.monitor._names import LOSS, OVERHEAD
 from rankscope.monitor._probe import Mode, Pooling, Probe, ProbeOptions
 from rankscope.monitor._scalars import Scalars, add_ratios
 from rankscope.monitor._subject import (
+    Subject,
     find_classes,
     find_untrained,
     is_divisible,
@@ -56,7 +57,7 @@ class Monitor:
     >>> net = Network.random(Spec(2, 2, 8), seed=0)
     >>> with Monitor(net, torch.randn(4, 5, 8), every=10, folder=tempfile.mkdtemp()) as monitor:
     ...     for step in range(10):
-    ...         monitor.step(loss=1.0)
+    ...         recorded = monitor.step(loss=1.0)
     >>> [record.step for record in monitor.history.records]
     [0, 10]
 
@@ -243,7 +244,7 @@ class Monitor:
 
     def _begin(
         self,
-        subject: Any,
+        subject: Subject,
         options: ProbeOptions,
         step: int | None,
         *,
@@ -269,16 +270,19 @@ class Monitor:
             "every": self.every,
             **{f"about {name}": words for name, words in self._probe.notes.items()},
         }
-        if self._file.exists():
+        self.history = History(facts, {}, [StepRecord(step or 0, values)])
+        if not self.is_main:
+            pass
+        elif self._file.exists():
             self._continue(facts, step)
         else:
-            wanted = predict if self.is_main else False
-            bands, why = predicted_bands(
-                subject, options.token_mask, self._probe.layers, wanted=wanted
+            self.history.predicted, why = predicted_bands(
+                subject, options.token_mask, self._probe.layers, wanted=predict
             )
             if why:
                 facts["about prediction"] = why
-            self.history = History(facts, bands, [StepRecord(self._count, values)])
+        self._count = self._agree(self.history.last.step if step is None else step)
+        if len(self.history.records) == 1:
             self._judge(self._count)
             if self.is_main:
                 self._file.begin(self.history)
@@ -286,6 +290,14 @@ class Monitor:
             self._refuse_other_probe(facts["probe"])
             self._probe.divide()
         self._plan()
+
+    def _agree(self, value: Any) -> Any:
+        """The value that the first process has."""
+        if not _distributed():
+            return value
+        values = [value]
+        dist.broadcast_object_list(values)
+        return values[0]
 
     def _continue(self, facts: Mapping[str, Any], step: int | None) -> None:
         history = read_run(self._file.folder)
@@ -296,9 +308,8 @@ class Monitor:
                     f"({history.facts.get(name)}, here {facts[name]}); choose another folder."
                 )
         self.history = history
-        self._count = history.last.step if step is None else step
-        if self.is_main and self._count < history.last.step:
-            history.rewind(self._count + 1)
+        if step is not None and step < history.last.step:
+            history.rewind(step + 1)
             self._file.begin(history)
 
     def _refuse_other_probe(self, name: str) -> None:
@@ -331,14 +342,15 @@ class Monitor:
                 raise
             self._report_failure(error)
             values = {}
+        spent = self._storing
         if self._gradients is not None:
             values |= self._gradients.values()
+            spent, self._gradients.seconds = spent + self._gradients.seconds, 0.0
         if self._live is not None:
             values |= self._live.values()
         if loss is not None:
             values[LOSS, None] = float(loss.detach() if isinstance(loss, Tensor) else loss)
-        spent = time.perf_counter() - begun + self._storing
-        values[OVERHEAD, None] = 1e3 * spent
+        values[OVERHEAD, None] = 1e3 * (spent + time.perf_counter() - begun)
         begun = time.perf_counter()
         if self.is_main:
             self.history.add(StepRecord(self._count, values))
@@ -357,11 +369,7 @@ class Monitor:
             for alarm in alarms:
                 _log.warning("%s: %s (%s)", alarm.rule, alarm.sentence, alarm.url)
         if self._on_alarm is not None:
-            if _distributed():
-                shared: list[Any] = [alarms]
-                dist.broadcast_object_list(shared)
-                alarms = shared[0]
-            for alarm in alarms:
+            for alarm in self._agree(alarms):
                 act(self._on_alarm, alarm, self)
 
     def _report_failure(self, error: Exception) -> None:

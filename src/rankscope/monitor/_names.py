@@ -246,7 +246,8 @@ _ENTRIES: Final = (
     ),
     _monitored(
         OVERHEAD, "Overhead", "milliseconds at this step",
-        "Time the monitor took at a recorded step, in milliseconds.", over="one", by_layer=False,
+        "Time that the probe and the gradients of a recorded step took, and storing the record "
+        "before.", over="one", by_layer=False,
     ),
 )  # fmt: skip
 MONITORED: Final = {entry.name: entry for entry in _ENTRIES}

@@ -56,7 +56,7 @@ class Probe:
 
     def __init__(self, model: nn.Module, inputs: Inputs, options: ProbeOptions) -> None:
         self._model, self._inputs, self._options = model, inputs, options
-        self._divided = False
+        self._divided = self._trusted = False
         self._pooling = _POOLING[options.pooling or "mean"]
         self._even: dict[int, tuple[float, bool]] = {}
         self._sublayers: Sublayers = {}
@@ -125,16 +125,20 @@ class Probe:
         measured = made[0]
         measured.token_mask = planned.token_mask
         unread: dict[int, str] = {}
+        heard: list[bool] = []
 
         def on_layer(layer_record: LayerRecord) -> None:
             layer = len(watch.layers)
+            heard.append(len(layer_record.heard) == 1)
             sublayers = self._sublayers.get(kind_of(layer_record.block), ())
             if first and (scores := _only_scores(layer_record)) is not None:
                 self._even[layer] = _uniform(scores, planned.token_mask)
             if why := measured.measure_layer(layer, layer_record, sublayers):
                 unread[layer] = why
 
-        watch = LayerWatch(self._model, self.blocks, self._sublayers, on_layer)
+        watch = LayerWatch(
+            self._model, self.blocks, self._sublayers, on_layer, trusted=self._trusted
+        )
         routers = RouterWatch(self.blocks, self._routers)
         settings: dict[str, str] = {}
 
@@ -152,6 +156,7 @@ class Probe:
                 unread[layer] = layer_record.unread[0]
         if first:
             self._learn(measured, settings, unread, planned)
+            self._trusted = all(heard) and not unread
         result = measured.figures(token_first=planned.recorder.token_first)
         return SampleFigures(result.values, result.pooled, routers.counts())
 

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, cast
 
 import torch
 import torch.distributed as dist
@@ -73,6 +73,8 @@ def is_divisible(model: nn.Module) -> bool:
 
 def find_classes(model: nn.Module) -> int | None:
     """K of a loss that begins at ln K: the vocabulary or labels of a model of Transformers."""
+    if hasattr(model, "get_base_model"):  # adapters of PEFT
+        model = cast(nn.Module, cast(Any, model).get_base_model())
     config, kind = getattr(model, "config", None), type(model).__name__
     if not is_transformers_model(model):
         return None
@@ -118,7 +120,7 @@ def predicted_bands(
     if not isinstance(subject.model, Network) and not is_transformers_model(subject.model):
         return {}, "designs of Transformers' models and of Networks are known alone"
     try:
-        with torch.random.fork_rng():
+        with torch.random.fork_rng(devices=[]):
             network, x, mask = as_network(subject.body, subject.inputs, token_mask)
             x, mask = x[:_SAMPLES].cpu().float(), None if mask is None else mask[:_SAMPLES].cpu()
             prediction = predict(drawable(network), x, draws=_DRAWS, token_mask=mask)

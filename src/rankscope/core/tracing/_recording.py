@@ -213,7 +213,8 @@ class LayerWatch:
     """Hooks on blocks and the modules inside them, and on attention while a block runs.
 
     ``on_layer`` is called with each record when its block ends, and may take out of it what it has
-    measured, so that it need not be kept.
+    measured, so that it need not be kept. ``trusted`` says that an earlier pass heard all attention
+    through Transformers' interface and verified it: then nothing else is listened to.
     """
 
     def __init__(
@@ -222,14 +223,16 @@ class LayerWatch:
         blocks: Sequence[nn.Module],
         sublayers: Sublayers | None,
         on_layer: Callable[[LayerRecord], None] | None = None,
+        *,
+        trusted: bool = False,
     ) -> None:
         self._model, self._blocks, self._sublayers = model, blocks, sublayers
-        self._on_layer = on_layer
+        self._on_layer, self._trusted = on_layer, trusted
         self.layers: list[LayerRecord] = []
         self._running: LayerRecord | None = None
         self._counts: Counter[str] = Counter()
         self._started: dict[nn.Module, list[Tensor | None]] = defaultdict(list)
-        self._interface = TolerantWatch(self._heard, self._unread, model)
+        self._interface = TolerantWatch(self._heard, self._unread, model, verifies=not trusted)
         self._functions = FunctionWatch(self._fused, self._unread_function)
 
     def listen(self, changes: TemporaryChanges) -> None:
@@ -262,7 +265,8 @@ class LayerWatch:
         self._running = LayerRecord(block)
         self.layers.append(self._running)
         self._counts.clear()
-        self._functions.begin()
+        if not self._trusted:
+            self._functions.begin()
 
     def _end(self, _block: nn.Module, _args: object, _output: object) -> None:
         self._functions.end()
