@@ -21,7 +21,7 @@ MASKED = -1e4
 
 
 def measured(model, probe, folder, **options):
-    """The baseline of a monitor, by metric and layer; a later record of the same weights is equal."""
+    """The baseline of a monitor, by metric and layer; a later record of it is equal."""
     monitor = Monitor(model, probe, every=1, folder=folder / "run", predict=False, **options)
     with monitor:
         monitor.step()

@@ -5,15 +5,15 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Literal, Self
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, Self
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from rankscope.arguments import Count, checked
+from rankscope.arguments import Count, Range, checked
 from rankscope.core.tracing import digest
-from rankscope.errors import InputError, RankscopeError
+from rankscope.errors import InputError
 from rankscope.monitor._actions import Action, act, save_weights
 from rankscope.monitor._board import AlarmBoard
 from rankscope.monitor._gradients import GradientWatch
@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     import polars
 
 Log = Callable[[dict[str, float], int], Any]
+Steps = Annotated[int, Range(0, 2**63 - 1)]
 _SAME: Final = ("model", "probe", "layers", "mode")
 """Facts that must be the same for a run to be continued."""
 _log = logging.getLogger("rankscope.monitor")
@@ -94,7 +95,7 @@ class Monitor:
         *,
         every: Count = 50,
         folder: str | Path | None = None,
-        step: int | None = None,
+        step: Steps | None = None,
         tokenizer: Any = None,
         token_mask: Tensor | None = None,
         blocks: Any = None,
@@ -114,6 +115,10 @@ class Monitor:
         log: Log | None = None,
         names: tuple[str, ...] = (),
     ) -> None:
+        if on_alarm == "lower_lr" and not gradients:
+            raise InputError(
+                "on_alarm='lower_lr' needs gradients=True, by which the optimizers become known."
+            )
         subject = read_subject(model, probe, tokenizer)
         tracing = {"blocks": blocks, "layout": layout, "stream": stream, "output": output}
         options = ProbeOptions(token_mask, mode, autocast, pooling, tracing)
@@ -208,17 +213,19 @@ class Monitor:
         if self.is_main:
             self._file.begin(self.history)
 
-    def step(self, loss: Tensor | float | None = None, *, step: int | None = None) -> bool:
+    def step(self, loss: Tensor | float | None = None, *, step: Steps | None = None) -> bool:
         """Count one optimizer step; measure if it is due, and return whether it was.
 
         ``loss`` is that of the training batch; it is read at recorded steps only. ``step`` is the
-        number of optimizer steps so far, if it is not one more than at the last call.
+        number of optimizer steps so far, if it is not one more than at the last call; the first
+        call at or after a multiple of ``every`` is recorded.
         """
         self.start()
-        self._count = self._count + 1 if step is None else step
-        if self._gradients is not None:
-            self._gradients.count = self._count
-        is_due = self._count >= self._due and self._count % self.every == 0
+        count = self._count + 1 if step is None else step
+        if count < self._count:  # the loop went back to a checkpoint
+            self._due = -(-count // self.every) * self.every
+        self._count = count
+        is_due = count >= self._due
         if is_due:
             self._measure(loss)
         self._plan()
@@ -326,7 +333,7 @@ class Monitor:
         """Prepare the next step that is recorded."""
         self._due = (self._count // self.every + 1) * self.every
         if self._gradients is not None:
-            self._gradients.due = self._due
+            self._gradients.count, self._gradients.due = self._count, self._due
         if self._live is not None and self._started:
             if self._count + 1 == self._due:
                 self._live.arm()
@@ -337,7 +344,7 @@ class Monitor:
         begun = time.perf_counter()
         try:
             values: dict[Place, float] = dict(self._probe.measure())
-        except (RankscopeError, RuntimeError) as error:
+        except Exception as error:
             if _distributed():  # the others wait for this process
                 raise
             self._report_failure(error)
