@@ -2,7 +2,8 @@
 
 import importlib
 import importlib.util
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from torch import Tensor
@@ -49,9 +50,8 @@ def trainer_callback(monitor: "Monitor", trainer: Any) -> Any:
     from transformers import TrainerCallback
 
     losses: list[Tensor] = []
-    plain_step = trainer.training_step
 
-    def training_step(*args: Any, **kwargs: Any) -> Any:
+    def recorded(plain_step: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         loss = plain_step(*args, **kwargs)
         losses.append(loss.detach())
         return loss
@@ -63,7 +63,7 @@ def trainer_callback(monitor: "Monitor", trainer: Any) -> Any:
             self._saves = False
 
         def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-            trainer.training_step = training_step
+            trainer.training_step = partial(recorded, trainer.training_step)
             if args.logging_nan_inf_filter:
                 monitor.history.facts["about loss"] = _FILTERED
             if kwargs.get("lr_scheduler") is not None:
