@@ -13,7 +13,7 @@ from torch import Tensor
 
 from rankscope.arguments import Count, Range, checked
 from rankscope.core.tracing import digest
-from rankscope.errors import InputError
+from rankscope.errors import InputError, RankscopeError
 from rankscope.monitor._actions import Action, act, save_weights
 from rankscope.monitor._board import AlarmBoard
 from rankscope.monitor._gradients import GradientWatch
@@ -32,6 +32,7 @@ from rankscope.monitor._probe import Mode, Pooling, Probe, ProbeOptions
 from rankscope.monitor._scalars import Scalars, add_ratios
 from rankscope.monitor._subject import (
     Subject,
+    class_name,
     find_classes,
     find_untrained,
     is_divisible,
@@ -260,11 +261,14 @@ class Monitor:
         predict: bool | None,
     ) -> None:
         """Take the baseline, or continue a run."""
+        probe = digest(subject.inputs)
+        if _distributed():
+            _refuse_other_probes(probe)
         values = self._probe.first()
         untrained = find_untrained(self._probe.blocks) if untrained is None else untrained
         facts: dict[str, Any] = {
-            "model": type(self.model).__name__,
-            "probe": digest(subject.inputs),
+            "model": class_name(self.model),
+            "probe": probe,
             "layers": self._probe.layers,
             "tokens": self._probe.tokens,
             "samples": self._probe.samples,
@@ -278,25 +282,39 @@ class Monitor:
             **{f"about {name}": words for name, words in self._probe.notes.items()},
         }
         self.history = History(facts, {}, [StepRecord(step or 0, values)])
-        if not self.is_main:
-            pass
-        elif self._file.exists():
-            self._continue(facts, step)
-        else:
-            self.history.predicted, why = predicted_bands(
-                subject, options.token_mask, self._probe.layers, wanted=predict
-            )
-            if why:
-                facts["about prediction"] = why
-        self._count = self._agree(self.history.last.step if step is None else step)
-        if len(self.history.records) == 1:
+        is_new, problem = True, None
+        if self.is_main:
+            try:
+                is_new = self._open(subject, options, step, predict=predict)
+            except RankscopeError as error:
+                problem = error
+        count = self.history.last.step if step is None else step
+        is_new, self._count, problem = self._agree((is_new, count, problem))
+        if problem is not None:  # in every process: none waits for another
+            raise problem
+        if is_new:
             self._judge(self._count)
-            if self.is_main:
+            if self.is_main and self.alarms:
                 self._file.begin(self.history)
         if is_divisible(self.model):
-            self._refuse_other_probe(facts["probe"])
             self._probe.divide()
         self._plan()
+
+    def _open(
+        self, subject: Subject, options: ProbeOptions, step: int | None, *, predict: bool | None
+    ) -> bool:
+        """Continue the run in the folder, or write a new one; whether it is new."""
+        facts = self.history.facts
+        if self._file.exists():
+            self._continue(facts, step)
+            return False
+        self.history.predicted, why = predicted_bands(
+            subject, options.token_mask, self._probe.layers, wanted=predict
+        )
+        if why:
+            facts["about prediction"] = why
+        self._file.begin(self.history)
+        return True
 
     def _agree(self, value: Any) -> Any:
         """The value that the first process has."""
@@ -318,16 +336,6 @@ class Monitor:
         if step is not None and step < history.last.step:
             history.rewind(step + 1)
             self._file.begin(history)
-
-    def _refuse_other_probe(self, name: str) -> None:
-        """Raise unless every process has the same probe."""
-        names: list[Any] = [None] * dist.get_world_size()
-        dist.all_gather_object(names, name)
-        if len(set(names)) > 1:
-            raise InputError(
-                "processes have different probes; pass the same one to all of them (it is divided "
-                "among them here)."
-            )
 
     def _plan(self) -> None:
         """Prepare the next step that is recorded."""
@@ -385,6 +393,17 @@ class Monitor:
             self._broken = True
             self.history.facts["about failures"] = f"from step {self._count}: {error}"
             _log.warning("the probe failed at step %d, training goes on: %s", self._count, error)
+
+
+def _refuse_other_probes(name: str) -> None:
+    """Raise unless every process has the same probe."""
+    names: list[Any] = [None] * dist.get_world_size()
+    dist.all_gather_object(names, name)
+    if len(set(names)) > 1:
+        raise InputError(
+            "processes have different probes; pass the same one to all of them (it is divided "
+            "among them here)."
+        )
 
 
 def _distributed() -> bool:
