@@ -284,6 +284,7 @@ HEAVY = ("torch", "polars", "altair", "numpy", "transformers", "scipy", "ray", "
 LIGHT = {  # a statement, and the heavy libraries it may load
     "import rankscope": set(),
     "from rankscope.cli import main": set(),
+    "from rankscope.monitor import RunReader, screen": set(),
     "import rankscope.metric_catalogue, rankscope.numerals": set(),
     "import rankscope.results": {"polars", "numpy"},
     "import rankscope.show.figures, rankscope.show.report": {"polars", "numpy", "altair"},

@@ -1,6 +1,6 @@
 """The command line."""
 
-from rankscope.cli import commands, listing, sweep_command
+from rankscope.cli import commands, listing, monitor_commands, sweep_command
 from rankscope.cli.application import app, main
 
-__all__ = ["app", "commands", "listing", "main", "sweep_command"]
+__all__ = ["app", "commands", "listing", "main", "monitor_commands", "sweep_command"]

@@ -138,7 +138,8 @@ class Monitor:
         self._probe = Probe(subject.body, subject.inputs, options)
         self._gradients = GradientWatch(self.model, self._probe.blocks) if gradients else None
         self._live = LiveWatch(self._probe.blocks) if live else None
-        self._started = self._broken = False
+        self._started = False
+        self._failed: set[str] = set()
         self._storing = 0.0
         self._count, self._due = step or 0, every
         self.history = History({})
@@ -172,7 +173,7 @@ class Monitor:
 
     def report(self, path: str | Path) -> Path:
         """Write a page with charts, alarms and the baseline; one HTML file."""
-        from rankscope.monitor._page import write_report
+        from rankscope.monitor._result import write_report
 
         return write_report(self.history, path)
 
@@ -212,7 +213,7 @@ class Monitor:
         if self._live is not None:
             self._live.stop()
         if self.is_main:
-            self._file.begin(self.history)
+            self._store(self._file.begin)
 
     def step(self, loss: Tensor | float | None = None, *, step: Steps | None = None) -> bool:
         """Count one optimizer step; measure if it is due, and return whether it was.
@@ -355,7 +356,7 @@ class Monitor:
         except Exception as error:
             if _distributed():  # the others wait for this process
                 raise
-            self._report_failure(error)
+            self._report_failure("the probe", error)
             values = {}
         spent = self._storing
         if self._gradients is not None:
@@ -378,7 +379,7 @@ class Monitor:
         if self.is_main:
             alarms = self._board.update(self.history)
             if len(self.history.records) > 1:
-                self._file.append(self.history)
+                self._store(self._file.append)
             if self.log is not None:
                 self.log(self._scalars.of(self.history), step)
             for alarm in alarms:
@@ -387,12 +388,19 @@ class Monitor:
             for alarm in self._agree(alarms):
                 act(self._on_alarm, alarm, self)
 
-    def _report_failure(self, error: Exception) -> None:
-        """Say once that the probe fails; training goes on."""
-        if not self._broken:
-            self._broken = True
-            self.history.facts["about failures"] = f"from step {self._count}: {error}"
-            _log.warning("the probe failed at step %d, training goes on: %s", self._count, error)
+    def _store(self, write: Callable[[History], None]) -> None:
+        """Write to the file of the run; a full disk must not end the training."""
+        try:
+            write(self.history)
+        except InputError as error:
+            self._report_failure("storing a record", error)
+
+    def _report_failure(self, what: str, error: Exception) -> None:
+        """Say once that something fails; training goes on, and what failed is tried again."""
+        if what not in self._failed:
+            self._failed.add(what)
+            self.history.facts["about failures"] = f"{what} at step {self._count}: {error}"
+            _log.warning("%s failed at step %d; training goes on: %s", what, self._count, error)
 
 
 def _refuse_other_probes(name: str) -> None:

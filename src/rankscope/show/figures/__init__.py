@@ -39,6 +39,7 @@ from rankscope.show.figures._theme import WORDS_AS_TITLE as WORDS_AS_TITLE
 from rankscope.show.figures._theme import Figure, adaptive, dark_variables
 from rankscope.show.figures._theme import Look as Look
 from rankscope.show.figures._theme import configuration as configuration
+from rankscope.show.figures._training import by_step, step_map
 
 __all__ = [
     "FIGURES",
@@ -53,6 +54,7 @@ __all__ = [
     "by_length",
     "by_model",
     "by_setting",
+    "by_step",
     "dark_variables",
     "description",
     "draw",
@@ -67,6 +69,7 @@ __all__ = [
     "printable",
     "reading",
     "save",
+    "step_map",
     "steps",
     "token_map",
     "trajectories",
