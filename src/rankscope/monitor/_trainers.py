@@ -1,6 +1,7 @@
 """A monitor inside the training loops of Transformers, Lightning and Accelerate."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from torch import Tensor
@@ -47,9 +48,8 @@ def trainer_callback(monitor: "Monitor", trainer: Any) -> Any:
     """A ``TrainerCallback``. The loss of a step is known to ``training_step`` alone."""
     base: Any = require("transformers").TrainerCallback
     losses: list[Tensor] = []
-    plain_step = trainer.training_step
 
-    def training_step(*args: Any, **kwargs: Any) -> Any:
+    def recorded(plain_step: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         loss = plain_step(*args, **kwargs)
         losses.append(loss.detach())
         return loss
@@ -61,7 +61,7 @@ def trainer_callback(monitor: "Monitor", trainer: Any) -> Any:
             self._saves = False
 
         def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-            trainer.training_step = training_step
+            trainer.training_step = partial(recorded, trainer.training_step)
             if args.logging_nan_inf_filter:
                 monitor.history.facts["about loss"] = _FILTERED
             if kwargs.get("lr_scheduler") is not None:

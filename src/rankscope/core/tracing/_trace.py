@@ -190,6 +190,7 @@ class Pass(NamedTuple):
         with TemporaryChanges() as changes, changes, changes, changes:
             changes.without_gradients()
             changes.keep_buffers(self.model)
+            changes.keep_shards(self.model)
             if training:
                 changes.keep_random_states()
             else:
