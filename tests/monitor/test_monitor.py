@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 from contextlib import nullcontext
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -23,6 +24,8 @@ from torch.utils.checkpoint import checkpoint
 from rankscope import Monitor, Network, Spec
 from rankscope.errors import InputError
 from rankscope.monitor._history import read_run
+from rankscope.monitor._rules import RULES
+from rankscope.monitor._scalars import Scalars
 
 from .tiny import VOCABULARY, Written, ids, lively, padded
 
@@ -305,7 +308,7 @@ def test_a_probe_that_fails_later_does_not_stop_training(tmp_path, caplog):
         assert monitor.step(loss=1.5)
     assert monitor.history.course("loss") == [(1, 1.0), (2, 1.5)]
     assert sum("training goes on" in record.message for record in caplog.records) == 1
-    assert "from step 1" in read_run(monitor.folder).facts["about failures"]
+    assert "at step 1" in read_run(monitor.folder).facts["about failures"]
 
 
 # Files.
@@ -511,6 +514,14 @@ def test_at_most_forty_scalars_of_a_deep_model(tmp_path):
         "alarm/non-finite", "rankscope/overhead_ms", "pooled/mean_cosine",
     } <= set(values)  # fmt: skip
     assert len(monitor.scalars()) > 500
+    # all rules at once: alarms stay, figures give way
+    rules = list(RULES)
+    alarm = monitor.alarms[0]
+    monitor.history.alarms = [replace(alarm, rule=rule) for rule in rules]
+    values = Scalars(()).of(monitor.history)
+    assert len(rules) + 31 > 40  # without the limit
+    assert len(values) == 40
+    assert {f"alarm/{rule}" for rule in rules} <= set(values)
 
 
 def test_names_choose_scalars(net, probe, tmp_path):
@@ -532,12 +543,17 @@ def test_names_choose_scalars(net, probe, tmp_path):
 
 
 def test_the_table_has_ratios(net, probe, tmp_path):
-    monitor = run_to(net, probe, tmp_path / "run", 2)
+    with Monitor(net, probe, every=2, folder=tmp_path / "run") as monitor:
+        with torch.no_grad():
+            for parameter in net.parameters():
+                parameter.mul_(3.0)
+        monitor.step(step=2)
     table = {
         (row["step"], row["metric"], row["layer"]): row["value"]
         for row in monitor.table.iter_rows(named=True)
     }
     value, start = (table[step, "rank/residual", 2] for step in (2, 0))
+    assert value != pytest.approx(start, rel=1e-3)
     assert table[2, "rank/residual/vs_init", 2] == pytest.approx(value / start)
     low, high = (table[0, f"rank/residual/predicted_{end}", 2] for end in ("low", "high"))
     assert table[2, "rank/residual/vs_predicted", 2] == pytest.approx(2 * value / (low + high))
