@@ -81,6 +81,17 @@ CASES = {
         ],
         facts={"tokens": 128, "untrained": 1},
     ),
+    "collapsed-init": Case(
+        raised=[residuals(0.9, 0.0009, 1e-9)],
+        kept=residuals(0.9, 0.0019, 0.1),
+        calm=residuals(0.9, 0.0021, 0.1),
+        layer=2,
+        near=[
+            [residuals(0.9, 0.0011, 0.0011)],
+            [residuals(0.9, 0.9, 0.9), residuals(0.9, 0.0, 0.0)],
+        ],
+        facts={"tokens": 128, "untrained": 1},
+    ),
     "logit-growth": Case(
         raised=[by_layer("attention/max_logit", 9, 60, 60)]
         + [by_layer("attention/max_logit", 9, v, v + 1) for v in (98, 101, 105)],
@@ -264,7 +275,7 @@ def test_an_alarm_ends_after_two_calm_records_and_can_return(rule):
     records = [*case.raised, case.calm, case.calm]
     ended = follow(records, case.facts)
     assert [alarm.ended for alarm in alarms_of(ended, rule)] == [50 * len(records) - 50]
-    if rule not in ("sharp-init", "rank-falls-with-loss", "stream-spike"):
+    if rule not in ("sharp-init", "collapsed-init", "rank-falls-with-loss", "stream-spike"):
         again = follow(records + [case.raised[-1]] * 25, case.facts)
         if rule == "logit-growth":  # only while it rises
             again = follow(records + case.raised[-3:], case.facts)

@@ -111,6 +111,27 @@ def sharp_init(history: History, limits: Limits) -> Met | None:
 
 
 @rule(
+    "collapsed-init",
+    "Collapsed at initialisation",
+    "All tokens of an untrained model are alike in some layer, so that later layers cannot tell "
+    "them apart and training hardly begins.",
+    "at the baseline of an untrained model the relative residual of a layer is below {residual:g}",
+    kept="the relative residual of a layer is below {residual:g}",
+    patience=1,
+    records=(1, math.inf),
+    residual=(thresholds.COLLAPSED_RESIDUAL, 2 * thresholds.COLLAPSED_RESIDUAL),
+)
+def collapsed_init(history: History, limits: Limits) -> Met | None:
+    """Layers whose tokens are alike from the start."""
+    values = finite_values(history.last, "rank/residual")
+    if not values or not is_untrained(history):
+        return None
+    allowed = len(history.records) <= limits["records"]
+    met = {k: v for k, v in values.items() if allowed and v < limits["residual"]}
+    return Met(met, lambda layer: _residual_words(history, layer, met))
+
+
+@rule(
     "logit-growth",
     "Growing attention logits",
     "Logits grow without a bound; they lose precision in half precision and attention saturates.",
