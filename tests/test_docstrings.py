@@ -3,9 +3,12 @@
 import doctest
 import importlib
 import importlib.util
+import inspect
 from pathlib import Path
 
 import pytest
+
+import rankscope
 
 SOURCE = Path(importlib.util.find_spec("rankscope").origin).parent
 OPTIONS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
@@ -41,6 +44,17 @@ def test_examples_run(name, monkeypatch, tmp_path, capsys):
     for test in tests:
         runner.run(test)
     assert runner.failures == 0, capsys.readouterr().out
+
+
+def test_every_name_at_the_top_has_an_example():
+    """The reference of the site shows them."""
+    names = {name: getattr(rankscope, name) for name in rankscope.__all__}
+    without = {
+        name
+        for name, value in names.items()
+        if callable(value) and ">>>" not in (inspect.getdoc(value) or "")
+    }
+    assert without == set()
 
 
 def test_a_wrong_example_is_seen():

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 import rankscope
+from rankscope.process import REQUIREMENTS
 
 SOURCE = Path(importlib.util.find_spec("rankscope").origin).parent
 
@@ -46,7 +47,10 @@ TOP_LEVEL = {"errors", "arguments", "tables", "results", "metric_catalogue", "nu
 
 @dataclass(frozen=True)
 class Import:
-    """``target`` as dotted names; ``when`` it happens: at the top, for typing, or in a function."""
+    """``target`` as dotted names; ``when`` it happens: at the top, for typing, in a function.
+
+    ``require("scipy.sparse")`` is an import, too: "required".
+    """
 
     module: str
     target: str
@@ -90,6 +94,8 @@ def imports_of(module, source, known, *, is_package=False):
             for alias in node.names:
                 whole = f"{base}.{alias.name}"
                 found.append(Import(module, whole if whole in known else base, when))
+        elif isinstance(node, ast.Call) and getattr(node.func, "id", "") == "require":
+            found.append(Import(module, ast.literal_eval(node.args[0]), "required"))
         elif isinstance(node, ast.If) and "TYPE_CHECKING" in ast.dump(node.test):
             for child in node.body:
                 visit(child, "typing")
@@ -136,6 +142,7 @@ try:
     import scipy
 except ImportError:
     pass
+ray = require("ray.util")
 """
     inside = "rankscope.core.network"
     known = {f"{inside}.construct", f"{inside}.spec", f"{inside}.sibling", "rankscope.tables",
@@ -154,6 +161,7 @@ except ImportError:
         ("polars", "function"),
         ("rankscope.show.figures", "function"),
         ("scipy", "top"),
+        ("ray.util", "required"),
     }
     package = imports_of(inside, "from .spec import Spec", known, is_package=True)
     assert [one.target for one in package] == [f"{inside}.spec"]
@@ -187,16 +195,31 @@ def test_show_knows_results_and_tables_alone():
 
 
 def test_the_core_needs_torch_numpy_and_jaxtyping_alone():
-    """SciPy is asked for by graphs, in a function; Triton by files of kernels, for CUDA alone."""
+    """Graphs require SciPy, and ``to_pandas`` pandas; kernels import Triton, for CUDA alone."""
     foreign = [
         (one.module, one.target)
         for one in all_imports()
         if layer_of(one.module) in ("base", "catalogues", "core") and one.when != "typing"
         and one.library not in OUTSIDE | {"rankscope"}
-        and not (one.library == "scipy" and one.when == "function" and ".theory." in one.module)
+        and not (one.when == "required" and one.library in ("scipy", "pandas"))
         and not (one.library == "triton" and one.module.endswith(("_kernel", "_kernels")))
     ]  # fmt: skip
     assert foreign == []
+
+
+def test_optional_packages_are_imported_where_their_absence_is_explained():
+    """By ``require``, or behind a door that says what to install: those of cli and show."""
+    direct = {
+        (one.module, one.library)
+        for one in all_imports()
+        if one.library in REQUIREMENTS and one.when in ("top", "function")
+        and layer_of(one.module) not in ("cli", "show")
+    }  # fmt: skip
+    assert direct == set()
+    declared = {"rankscope", "polars", "jinja2", "triton"} | {"markupsafe", "h11"}
+    """MarkupSafe comes with Jinja, h11 with uvicorn."""
+    known = OUTSIDE | set(REQUIREMENTS) | declared
+    assert {one.library for one in all_imports() if one.when != "typing"} <= known
 
 
 def test_nobody_imports_a_kernel_but_for_a_tensor():
@@ -209,7 +232,7 @@ def test_no_import_of_the_core_hides_in_a_function():
     hidden = [
         (one.module, one.target)
         for one in all_imports()
-        if layer_of(one.module) == "core" and one.when == "function" and one.library != "scipy"
+        if layer_of(one.module) == "core" and one.when == "function"
         and one.target.split(".")[1:2] and one.target.split(".")[1] not in LAZY
     ]  # fmt: skip
     assert hidden == []
@@ -284,6 +307,8 @@ HEAVY = ("torch", "polars", "altair", "numpy", "transformers", "scipy", "ray", "
 LIGHT = {  # a statement, and the heavy libraries it may load
     "import rankscope": set(),
     "from rankscope.cli import main": set(),
+    "from rankscope.monitor import RunReader": set(),
+    "from rankscope.cli.run_screen import screen": set(),
     "import rankscope.metric_catalogue, rankscope.numerals": set(),
     "import rankscope.results": {"polars", "numpy"},
     "import rankscope.show.figures, rankscope.show.report": {"polars", "numpy", "altair"},
@@ -316,6 +341,34 @@ for statement in statements:
     for (statement, allowed), names in zip(LIGHT.items(), loaded, strict=True):
         assert names <= allowed, statement
         assert bool(names) == bool(allowed), statement  # so that the question was really asked
+
+
+TIMED = """
+import sys, time
+before = time.process_time()
+import rankscope
+imported = time.process_time() - before
+sys.argv = ["rankscope", "--help"]
+from rankscope.__main__ import main
+try:
+    main()
+except SystemExit:
+    pass
+print(imported, time.process_time() - before, file=sys.stderr)
+"""
+
+
+def test_start_up_is_quick():
+    """In processor time: 50 ms for the import, 0.3 s for the help, in the best of some trials."""
+    trials = []
+    while len(trials) < 6 and not any(
+        imported <= 0.05 and shown <= 0.3 for imported, shown in trials
+    ):
+        run = subprocess.run([sys.executable, "-c", TIMED], capture_output=True, text=True)
+        assert "Usage: rankscope" in run.stdout, run.stderr
+        trials.append(tuple(map(float, run.stderr.split())))
+    assert min(imported for imported, _ in trials) <= 0.05
+    assert min(shown for _, shown in trials) <= 0.3
 
 
 def test_lazy_names_lead_to_the_real_ones():

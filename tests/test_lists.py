@@ -1,4 +1,4 @@
-"""README, CHANGELOG and docs list what the catalogues list."""
+"""The docs and CHANGELOG list what the catalogues list."""
 
 import importlib.util
 from pathlib import Path
@@ -26,8 +26,8 @@ def test_a_list_out_of_step_is_seen():
     assert "| `widths` |" in write_lists.written(text)
 
 
-def test_every_claim_and_study_is_in_the_readme():
-    text = (ROOT / "README.md").read_text(encoding="utf-8")
+def test_every_claim_and_study_is_in_the_guide():
+    text = (ROOT / "docs" / "guide.md").read_text(encoding="utf-8")
     for entry in ENTRIES:
         if entry.kind != "question":
             assert entry.title in text

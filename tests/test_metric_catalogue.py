@@ -181,3 +181,9 @@ def test_an_unknown_metric_keeps_its_name():
     assert (entry.title, entry.scale, entry.symbol) == ("My own score", "linear", "")
     assert metric("_").title == "_"
     assert metric("log10_my_score") == Metric("log10_my_score", "My score", scale="exponent")
+
+
+@pytest.mark.parametrize("name", TRACED)
+def test_a_metric_of_a_trace_says_when_it_misleads(name):
+    assert len(METRICS[name].misleads.split()) > 8
+    assert METRICS[name].misleads.endswith(".")

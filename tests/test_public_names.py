@@ -18,8 +18,8 @@ NAMES = {
         attend deep_states deep_trace describe_doubts
     """,
     "rankscope.errors": """
-        BlocksNotFoundError InputError KindError ModelError RankscopeError ShapeError
-        SourceError SpecError UnsupportedModelError VerificationError
+        BlocksNotFoundError InputError KindError MissingPackageError ModelError RankscopeError
+        ShapeError SourceError SpecError UnsupportedModelError VerificationError
     """,
     "rankscope.experiments": """
         CATALOGUE ENTRIES Entry Kind Scale advise compare
@@ -31,9 +31,9 @@ NAMES = {
     """,
     "rankscope.show.figures": """
         FIGURES Figure FigureKind ScriptSafe adaptive axis_map by_axis
-        by_depth by_layer by_length by_model by_setting dark_variables description draw head_map
-        heading headings labelled layer_map length_distributions metrics_of phase_map
-        printable reading save steps token_map trajectories
+        by_depth by_layer by_length by_model by_setting by_step dark_variables description draw
+        head_map heading headings labelled layer_map length_distributions metrics_of phase_map
+        printable reading save step_map steps token_map trajectories
     """,
     "rankscope.core.masks": """
         BigBird BlockLocal Causal Dilated EdgeList Edges Explicit Fixed Full GlobalColumns

@@ -20,7 +20,7 @@ from rankscope.core import theory
 from rankscope.core.packing import pack, unpack
 from rankscope.core.prediction import Band
 from rankscope.core.tabular import Tabular
-from rankscope.errors import InputError, KindError, RankscopeError
+from rankscope.errors import InputError, KindError, MissingPackageError, RankscopeError
 from rankscope.models import families, training
 from rankscope.show import figures
 
@@ -430,7 +430,7 @@ def test_to_pandas_has_the_columns_of_the_table(name, made, pandas):
 
 def test_without_pandas_the_error_says_what_to_install(made, monkeypatch):
     monkeypatch.setitem(sys.modules, "pandas", None)
-    with pytest.raises(InputError, match="pip install pandas"):
+    with pytest.raises(MissingPackageError, match="pip install 'pandas'"):
         made["trace"][0].to_pandas()
 
 

@@ -11,8 +11,9 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 
-from browser import MISSING, find
 from playwright.sync_api import Browser, sync_playwright
+
+from browser import MISSING, find
 
 IMAGES = Path(__file__).parents[1] / "docs" / "images"
 DRAWN = """() => [...document.querySelectorAll("figure")].every(

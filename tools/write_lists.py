@@ -1,4 +1,4 @@
-"""Write what the catalogues know into README.md, CHANGELOG.md and docs, between their markers.
+"""Write what the catalogues know into docs and CHANGELOG.md, between their markers.
 
 A marker is ``<!-- list: NAME -->`` … ``<!-- end -->``. With ``--check`` nothing is written, and a
 list that is out of step is an error.
@@ -15,7 +15,7 @@ from rankscope.metric_catalogue import METRICS
 from rankscope.monitor import MONITORED
 
 ROOT = Path(__file__).parents[1]
-FILES = ("README.md", "CHANGELOG.md", "docs/monitor.md")
+FILES = ("docs/guide.md", "docs/monitor.md", "CHANGELOG.md")
 _BLOCK = re.compile(r"(?P<indent>[ ]*)<!-- list: (?P<name>\w+) -->\n.*?<!-- end -->", re.DOTALL)
 
 

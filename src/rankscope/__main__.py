@@ -2,7 +2,9 @@
 
 import os
 import signal
+import sys
 
+from rankscope.errors import MissingPackageError
 from rankscope.process import passive_wait, stop
 
 
@@ -10,7 +12,11 @@ def main() -> None:
     """Import the commands, which is slow, and run the requested one."""
     os.environ.update(passive_wait())  # before torch is imported
     before = signal.signal(signal.SIGINT, stop)  # nothing is written yet, so nothing can be lost
-    from rankscope.cli import main
+    try:
+        from rankscope.cli import main
+    except MissingPackageError as error:
+        print(f"rankscope: {error}", file=sys.stderr)
+        sys.exit(error.exit_code)
 
     signal.signal(signal.SIGINT, before)
     main()

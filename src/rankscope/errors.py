@@ -5,6 +5,7 @@ RankscopeError                 base class of all errors raised by rankscope
 │   ├── ShapeError             missing or inconsistent axes
 │   └── SpecError              an inconsistent network description
 ├── KindError (TypeError)      the wrong type: integers where floats are needed
+├── MissingPackageError        an optional package is not installed (an ImportError)
 └── ModelError (ValueError)    a model that rankscope does not support
     ├── BlocksNotFoundError    no stack of blocks, or no module of the given name
     ├── UnsupportedModelError  a part of its architecture is not supported
@@ -36,19 +37,50 @@ def printable(message: str) -> str:
 
 
 class InputError(RankscopeError, ValueError):
-    """An invalid value."""
+    """An invalid value.
+
+    >>> import torch
+    >>> from rankscope import residual
+    >>> residual(torch.tensor([[1.0], [float("nan")]]))
+    Traceback (most recent call last):
+    rankscope.errors.InputError: x is nan at [1, 0] (1 of 2 entries are not finite); ...
+    """
 
 
 class ShapeError(InputError):
-    """Missing or inconsistent axes."""
+    """Missing or inconsistent axes.
+
+    >>> import torch
+    >>> from rankscope import residual
+    >>> residual(torch.ones(3))
+    Traceback (most recent call last):
+    rankscope.errors.ShapeError: x has shape (3,), expected (..., token, feature) ...
+    """
 
 
 class SpecError(InputError):
-    """An inconsistent network description."""
+    """An inconsistent network description.
+
+    >>> from rankscope import Spec
+    >>> Spec(2, 3, 8)
+    Traceback (most recent call last):
+    rankscope.errors.SpecError: width=8 is not divisible by heads=3; choose a multiple, ...
+    """
 
 
 class KindError(RankscopeError, TypeError):
-    """The wrong type: integers where floats are needed."""
+    """The wrong type: integers where floats are needed.
+
+    >>> import torch
+    >>> from rankscope import residual
+    >>> residual(torch.tensor([[1], [2]]))
+    Traceback (most recent call last):
+    rankscope.errors.KindError: x has dtype torch.int64, expected a real floating dtype ...
+    """
+
+
+class MissingPackageError(RankscopeError, ImportError):
+    """An optional package is not installed; the message says how to install it."""
 
 
 class ModelError(RankscopeError, ValueError):
@@ -56,7 +88,14 @@ class ModelError(RankscopeError, ValueError):
 
 
 class BlocksNotFoundError(ModelError):
-    """The model has no stack of blocks, or no module of the given name."""
+    """The model has no stack of blocks, or no module of the given name.
+
+    >>> import torch
+    >>> from rankscope import trace
+    >>> trace(torch.nn.Linear(4, 4), torch.ones(1, 3, 4))
+    Traceback (most recent call last):
+    rankscope.errors.BlocksNotFoundError: Linear has no stack of blocks that can be detected; ...
+    """
 
 
 class UnsupportedModelError(ModelError):
@@ -64,7 +103,13 @@ class UnsupportedModelError(ModelError):
 
 
 class SourceError(ModelError):
-    """A model cannot be loaded from its source."""
+    """A model cannot be loaded from its source.
+
+    >>> from rankscope import load
+    >>> load("./no/such/folder")
+    Traceback (most recent call last):
+    rankscope.errors.SourceError: there is no folder ./no/such/folder; give a folder ...
+    """
 
 
 class VerificationError(ModelError):

@@ -40,7 +40,8 @@ class Metric:
     ``of`` is the input from which a trace computes the metric, by the function of the same name in
     ``core.metrics``: a method of ``StateStatistics`` or ``Spectra`` of the hidden states, or
     ``f(x, token_mask=...)`` of hidden states or attention. It is empty if traces do not compute
-    the metric. ``module`` holds the function if ``core.metrics`` does not export it.
+    the metric. ``module`` holds the function if ``core.metrics`` does not export it. ``misleads``
+    says when its values are read wrongly; every metric of a trace states it.
     """
 
     name: str
@@ -54,6 +55,7 @@ class Metric:
     marks: tuple[tuple[float, str], ...] = ()
     of: Of = ""
     module: str = "rankscope.core.metrics"
+    misleads: str = ""
 
     @property
     def compute(self) -> str:
@@ -338,6 +340,58 @@ _BY_TRACES: Final[dict[Of, tuple[Metric, ...]]] = {
     "statistics": _OF_STATES,
     "spectrum": _OF_SPECTRA,
     "attention": _OF_ATTENTION,
+}
+
+# When the metrics of a trace are read wrongly.
+_MISLEADS: Final[Mapping[str, str]] = {
+    "relative_residual": "A few tokens with very large norms fill both norms: it falls although "
+    "the other tokens differ, or stays although they have become alike. A vector that all tokens "
+    "share (a bias, an anisotropic embedding) lowers it without any loss of information.",
+    "residual": "It grows and shrinks with the size of the tokens: a norm or a growing residual "
+    "stream changes it while tokens stay as different as before. Compare relative residuals.",
+    "dispersion": "Like the residual, it depends on the size of the tokens and on their number; "
+    "one long token can hold most of it.",
+    "relative_dispersion": "Two tokens at opposite poles have the value 1 and still rank one: it "
+    "measures differences, not directions. Look at the stable rank as well.",
+    "token_norm": "It is a root mean square: one token a hundred times as long as the others "
+    "hides what happens to them.",
+    "mean_cosine": "A common direction (a cone) gives a high cosine at full rank, and subtracting "
+    "the mean removes it. Opposite poles give a value near 0 at rank one. Averages over all pairs "
+    "hide clusters.",
+    "effective_rank": "It counts small directions generously, noise among them, and is at most "
+    "the number of tokens: values of texts of different length are not comparable.",
+    "stable_rank": "A single common direction brings it to 1 although the rest still differs; "
+    "subtract the mean of the tokens to see that rest.",
+    "numerical_rank": "It counts everything above rounding, so it stays full long after every "
+    "difference that matters is lost, and depends on the number format.",
+    "participation_ratio": "One common direction dominates it as it does the stable rank; it is "
+    "at most the number of tokens.",
+    "spectral_ratio": "It looks at two directions only: a second one that stays hides the loss of "
+    "all the others.",
+    "attention_entropy": "High entropy is usual at initialisation and no fault. It is bounded by "
+    "the log of the visible keys, so causal masks and short texts lower it; a mean over heads "
+    "hides single sharp ones.",
+    "dobrushin": "It is about the worst pair of queries: one query that looks elsewhere keeps it "
+    "near 1 while all the others agree. Skip connections are not part of it.",
+    "second_singular_value": "It may exceed 1, because P is not symmetric, and it does not know "
+    "the values: differences that pass P can still be removed by them.",
+    "high_pass_ratio": "Under a causal mask rows differ because they see different keys; the "
+    "ratio is then high although attention is uniform.",
+    "renyi_entropy": "Dominated by the largest weights: it says little about the tail, and like "
+    "the entropy it depends on how many keys are visible.",
+    "largest_weight": "Under a causal mask the first queries see few keys, and their largest "
+    "weight is high by necessity.",
+    "sink_mass": "Weight on the first token is usual in trained decoders and often means that a "
+    "head does nothing here; it is not a collapse. Of encoders, the first token may be a real one.",
+    "score_gamma": "It compares queries with each other, not with the size of the scores: it is "
+    "large for attention that is nearly uniform as well as for attention that is sharp.",
+    "dobrushin_lower": "A small value proves nothing by itself: the coefficient may be twice as "
+    "large.",
+    "dobrushin_upper": "A value of 1 proves nothing: it is the trivial bound.",
+    "second_singular_lower": "A small value proves nothing by itself: eight vectors may have "
+    "missed the largest direction.",
+    "second_singular_upper": "It can be far above the value for matrices whose singular values "
+    "fall slowly; with the lower bound it brackets it.",
 }
 
 # A part of a hidden state relative to the whole: the paths of one length, or through one head.
@@ -755,7 +809,11 @@ _OTHERS: Final = (
 )
 
 _EVERY: Final = (
-    *(replace(metric, of=of) for of, metrics in _BY_TRACES.items() for metric in metrics),
+    *(
+        replace(metric, of=of, misleads=_MISLEADS.get(metric.name, ""))
+        for of, metrics in _BY_TRACES.items()
+        for metric in metrics
+    ),
     *(*_PATHS, *_GRADIENTS, *_MAPPED, *_DEEP, *_BOUNDS, *_SIGNALS, *_OTHERS),
 )
 METRICS: Final[dict[str, Metric]] = {metric.name: metric for metric in _EVERY}

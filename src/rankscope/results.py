@@ -21,7 +21,7 @@ from rankscope.judgements import Verdict as Verdict
 from rankscope.judgements import in_words
 from rankscope.metric_catalogue import Metric
 from rankscope.numerals import cut
-from rankscope.process import stem
+from rankscope.process import is_installed, stem
 
 Fate = Literal["collapse", "slow", "noted", "absent", "unknown"]
 """Of a finding: present; partial; present but harmless; absent; undetermined."""
@@ -221,6 +221,8 @@ class Result(Tabular):
 
     def _repr_html_(self) -> str:
         """For notebooks: the answer, the findings and the first chart."""
+        if not is_installed("altair"):
+            return super()._repr_html_()
         return str(import_module(_SHOWN_BY).notebook(self))
 
     def plot(self, metric: str | None = None) -> Any:

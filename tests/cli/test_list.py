@@ -1,14 +1,17 @@
 """What goes by a name is listed, all of it and nothing else."""
 
 import json
+import sys
 
 import pytest
+import torch
 
 from rankscope.core.masks import NAMES, as_mask
 from rankscope.core.network import NORMS, SCORES
 from rankscope.core.tracing import MEASURES
 from rankscope.experiments.catalogue import entries
 from rankscope.models.families import BUILTIN
+from rankscope.process import DISTRIBUTIONS
 from rankscope.show.figures import FIGURES
 
 KNOWN = {
@@ -20,6 +23,7 @@ KNOWN = {
     "claims": list(entries("claim")),
     "studies": list(entries("study")),
     "figures": list(FIGURES),
+    "versions": ["rankscope", "python", "system", *DISTRIBUTIONS],
 }
 
 
@@ -40,6 +44,18 @@ def test_all_kinds_at_once(rankscope) -> None:
     assert all(f"'rankscope list {kind}'" in line for kind, line in zip(KNOWN, lines, strict=True))
     told = json.loads(rankscope("list", "--json").stdout)
     assert {kind: [each["name"] for each in named] for kind, named in told.items()} == KNOWN
+
+
+def test_versions_are_those_that_are_installed(rankscope) -> None:
+    told = {
+        each["name"]: each["words"]
+        for each in json.loads(rankscope("list", "versions", "--json").stdout)
+    }
+    assert told["torch"] == torch.__version__
+    assert told["python"] == sys.version.split()[0]
+    assert set(told) - set(DISTRIBUTIONS) == {"rankscope", "python", "system"}
+    missing = {name for name, words in told.items() if words == "not installed"}
+    assert missing <= {"pandas", "lightning", "triton"}  # neither is needed by the tests
 
 
 def test_a_listed_mask_can_be_used_as_written(rankscope) -> None:

@@ -157,7 +157,7 @@ def test_links_that_lead_nowhere_are_said(tmp_path):
         (tmp_path / one).symlink_to(tmp_path / other)
     with pytest.raises(InputError, match="a cannot be written: "):
         write(tmp_path / "a", "text")
-    with pytest.raises(InputError, match="cannot be written: embedded null"):
+    with pytest.raises(InputError, match=r"cannot be written: .*embedded null"):
         write(tmp_path / "a\0b", "text")
 
 

@@ -86,7 +86,7 @@ def _field_checks(kind: type[Any]) -> dict[str, "_Argument"]:
     checks = {}
     for field in fields(kind):
         # The field may have been written in a parent's module, where other names are known.
-        lines = ((home, vars(home).get("__annotations__", {})) for home in kind.__mro__)
+        lines = ((home, inspect.get_annotations(home)) for home in kind.__mro__)
         home = next(home for home, written in lines if field.name in written)
         names = vars(sys.modules[home.__module__])
         checks[field.name] = _Argument.of(resolve(field.type, names), kind)

@@ -20,6 +20,7 @@ from rankscope.errors import InputError, KindError, RankscopeError
 
 _MANY = 10_000_000
 _LONG_NAME = 255  # bytes that a file system allows in one part of a path
+_SEPARATOR, _OTHER_SEPARATOR = os.sep.encode(), (os.altsep or os.sep).encode()
 
 
 class Wrong(NamedTuple):
@@ -336,7 +337,7 @@ def _path(value: object) -> Wrong | None:
         return Wrong("a path")
     unusable = Wrong("a path", "cannot be the name of a file", InputError)
     try:
-        parts = os.fsencode(value).split(os.sep.encode())
+        parts = os.fsencode(value).replace(_OTHER_SEPARATOR, _SEPARATOR).split(_SEPARATOR)
     except (UnicodeEncodeError, TypeError):
         return unusable
     bad = any(len(part) > _LONG_NAME or b"\0" in part for part in parts)

@@ -1,6 +1,9 @@
 """The command line."""
 
-from rankscope.cli import commands, listing, sweep_command
-from rankscope.cli.application import app, main
+from rankscope.process import optional_packages
 
-__all__ = ["app", "commands", "listing", "main", "sweep_command"]
+with optional_packages():
+    from rankscope.cli import commands, listing, monitor_commands, sweep_command
+    from rankscope.cli.application import app, main
+
+__all__ = ["app", "commands", "listing", "main", "monitor_commands", "sweep_command"]

@@ -97,7 +97,12 @@ def _internal_error(error: BaseException) -> tuple[str, int]:
     location = ""
     with suppress(OSError):
         with tempfile.NamedTemporaryFile(
-            "w", prefix="rankscope-error-", suffix=".txt", delete=False, errors="replace"
+            "w",
+            prefix="rankscope-error-",
+            suffix=".txt",
+            delete=False,
+            encoding="utf-8",
+            errors="replace",
         ) as file:
             file.writelines(traceback.format_exception(error))
         location = f" Traceback written to {file.name}."

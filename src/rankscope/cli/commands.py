@@ -304,15 +304,8 @@ def lab(
 
     Runs locally and works offline; no data is sent anywhere. Stop it with Ctrl-C.
     """
-    try:
-        from rankscope.show.lab import serve
-    except ModuleNotFoundError as error:
-        if (error.name or "").partition(".")[0] not in ("starlette", "uvicorn"):
-            raise
-        raise InputError(
-            f"the lab needs {error.name}, which is not installed; run "
-            "pip install 'rankscope[lab]' and try again."
-        ) from None
+    from rankscope.show.lab import serve
+
     serve(
         host=host,
         port=port,

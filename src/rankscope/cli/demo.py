@@ -12,6 +12,7 @@ from rankscope.arguments import Seed, checked
 from rankscope.ask import Subject, model_subject
 from rankscope.models.families import load
 from rankscope.models.text import passages
+from rankscope.process import require
 from rankscope.streams import global_stream
 
 FAULT = "encoder.layer.3.output.LayerNorm.weight"
@@ -35,8 +36,7 @@ def demo_pair(seed: Seed = 0) -> Pair:
     >>> pair.broken.network.spec.layers, pair.broken.name == pair.healthy.name
     (6, False)
     """
-    import transformers  # seconds
-
+    transformers = require("transformers")
     config = transformers.BertConfig(
         vocab_size=_WORDS,
         hidden_size=384,

@@ -1,5 +1,6 @@
 """``rankscope list``: models, metrics, masks and so on, from their catalogues."""
 
+import platform
 from collections.abc import Callable, Iterable
 from typing import Annotated, Any, Literal
 
@@ -9,8 +10,12 @@ from rankscope.cli.application import app
 from rankscope.cli.printing import print_json, print_list
 from rankscope.experiments import Kind as EntryKind
 from rankscope.experiments import entries
+from rankscope.process import DISTRIBUTIONS, installed_version
+from rankscope.version import __version__
 
-Kind = Literal["models", "metrics", "masks", "scores", "norms", "claims", "studies", "figures"]
+Kind = Literal[
+    "models", "metrics", "masks", "scores", "norms", "claims", "studies", "figures", "versions"
+]
 Named = dict[str, Any]
 """An entry of a list: its ``name``, a description in ``words``, and further fields."""
 
@@ -72,6 +77,14 @@ def _figures() -> Iterable[Named]:
         yield {"name": name, "words": _first_line(figure.function), "options": figure.options}
 
 
+def _versions() -> Iterable[Named]:
+    yield {"name": "rankscope", "words": __version__}
+    yield {"name": "python", "words": platform.python_version()}
+    yield {"name": "system", "words": platform.platform()}
+    for name in DISTRIBUTIONS:
+        yield {"name": name, "words": installed_version(name)}
+
+
 def _experiments(kind: EntryKind) -> Iterable[Named]:
     for entry in entries(kind).values():
         words, source = entry.title.rstrip("."), entry.source or None
@@ -87,6 +100,7 @@ KINDS: dict[Kind, tuple[str, Callable[[], Iterable[Named]]]] = {
     "claims": ("Claims of papers, for 'rankscope reproduce'", lambda: _experiments("claim")),
     "studies": ("Studies, for 'rankscope study'", lambda: _experiments("study")),
     "figures": ("Chart types of rankscope.show.figures", _figures),
+    "versions": ("Versions of the software, for a report of a bug", _versions),
 }
 
 
@@ -100,7 +114,7 @@ def list_names(
         bool, typer.Option("--json", help="Print as JSON; without KIND, all lists.")
     ] = False,
 ) -> None:
-    """List models, metrics, masks, scores, norms, claims, studies or figures."""
+    """List models, metrics, masks, scores, norms, claims, studies, figures or versions."""
     if kind is None and not as_json:  # imports nothing, so that it is fast
         print_list(
             {name: f"{words} ('rankscope list {name}')" for name, (words, _) in KINDS.items()}

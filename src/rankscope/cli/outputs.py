@@ -40,10 +40,16 @@ def run(entry: Entry, config: Any, options: OutputOptions) -> Result:
         # Suggest options that do not change the model: fewer draws, or less text.
         draws = "--draws, " * hasattr(config, "draws")
         refuse_unasked(entry.module().cost(config), f"{draws}--samples, --length")
+    return publish(lambda begin: entry.run(config, begin(entry.id)), options)
+
+
+def publish(compute: Callable[[Callable[[str], OnStep]], Result], options: OutputOptions) -> Result:
+    """Compute a result, print it, and write its files."""
+    _refuse_useless(options)
     folder = None if options.as_json and options.output is None else _folder(options)
     start = time.perf_counter()
     with progress() as begin:
-        result = entry.run(config, begin(entry.id))
+        result = compute(begin)
     seconds = time.perf_counter() - start
     if options.command:  # so that its files say how they were made
         result = replace(result, provenance={"command": options.command, **result.provenance})

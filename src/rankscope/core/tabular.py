@@ -3,7 +3,6 @@
 import json
 from collections.abc import Mapping
 from dataclasses import fields
-from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Self
 
@@ -11,7 +10,7 @@ from rankscope.arguments import checked
 from rankscope.core.packing import pack_record, unpack_record
 from rankscope.errors import InputError
 from rankscope.numerals import MOST_ROWS, short
-from rankscope.process import versions
+from rankscope.process import require, versions
 
 if TYPE_CHECKING:
     import polars
@@ -45,14 +44,7 @@ class Tabular:
 
     def to_pandas(self) -> Any:
         """The table as a pandas frame; pandas has to be installed."""
-        try:
-            pandas = import_module("pandas")
-        except ImportError:
-            raise InputError(
-                "to_pandas() needs pandas, which is not installed: pip install pandas. "
-                ".table is the same table in polars."
-            ) from None
-        return pandas.DataFrame(self.table.to_dict(as_series=False))
+        return require("pandas").DataFrame(self.table.to_dict(as_series=False))
 
     def save(self, path: str | Path) -> Path:
         """Write the table as Parquet, with the rest of the object inside the file."""

@@ -1,9 +1,8 @@
-"""Watch a training run: what is measured, kept and judged."""
+"""Watch a training run: what is measured, kept and judged.
 
-from rankscope.monitor._evidence import RULES as RULES
-from rankscope.monitor._history import Alarm, History, read_run
-from rankscope.monitor._live import LiveWatch as LiveWatch
-from rankscope.monitor._monitor import Monitor
-from rankscope.monitor._names import MONITORED as MONITORED
+Names are loaded when first used; ``__init__.pyi`` lists them.
+"""
 
-__all__ = ["Alarm", "History", "Monitor", "read_run"]
+import lazy_loader
+
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

@@ -78,8 +78,8 @@ class SampleFigures:
     def summary(self) -> dict[Place, float]:
         """One value by metric and layer: the median or the largest of the samples.
 
-        A value that is not finite is kept where the hidden states or the attention are not finite;
-        elsewhere the metric has no value there (the cosine of a single token) and is left out.
+        Figures of the stream and of attention show that a sample is not finite; ranks and cosines
+        are of the other samples, and are left out if there are none.
         """
         summary: dict[Place, float] = {}
         for (name, layer), samples in self.values.items():

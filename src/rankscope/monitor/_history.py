@@ -3,21 +3,25 @@
 A run is a folder with ``monitor.parquet`` and a journal of what came since it was written. Each
 recorded step is one line of the journal, flushed to the disk before training goes on; a torn last
 line, of a killed process, is ignored. From time to time the journal is merged into the Parquet
-file, which is replaced as a whole.
+file, which is replaced as a whole. The first line of a journal says which Parquet file it
+continues: between the replacement of the one and of the other, a reader sees the journal of an
+older file, and ignores it.
 """
 
 import json
 import math
 import os
+import secrets
 from bisect import bisect_left
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
-from functools import cached_property
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from rankscope.errors import InputError
-from rankscope.process import versions, write_file
+from rankscope.process import is_unfinished, versions, write_file
 
 if TYPE_CHECKING:
     import polars
@@ -26,7 +30,12 @@ TABLE: Final = "monitor.parquet"
 JOURNAL: Final = "monitor.journal"
 _KEY: Final = "rankscope.monitor"
 _MERGED_AFTER: Final = 64
-"""Lines of the journal after which it is merged into the Parquet file."""
+"""Lines of the journal after which it is merged into the Parquet file, if that has few records."""
+_MERGED_SHARE: Final = 0.5
+"""Lines of the journal per record of a longer Parquet file: a merge writes all records, so that
+merges at growing distances cost a run a fixed time per record."""
+_ATTEMPTS: Final = 100
+"""Reads of a run whose files are replaced meanwhile, before a reader gives up."""
 
 Place = tuple[str, int | None]
 """A metric, and a layer (None for the whole model)."""
@@ -112,7 +121,8 @@ class History:
 
     def add(self, record: StepRecord) -> None:
         """Add a record; those at its step and later ones are replaced, as after a resumed run."""
-        self.rewind(record.step)
+        if self.records and record.step <= self.last.step:
+            self.rewind(record.step)
         self.records.append(record)
 
     def rewind(self, step: int) -> None:
@@ -135,130 +145,257 @@ class History:
         from rankscope import tables
         from rankscope.monitor._names import PREDICTED_HIGH, PREDICTED_LOW
 
-        rows: list[tuple[Any, ...]] = [
-            (record.step, layer, metric, value)
-            for record in self.records
-            for (metric, layer), value in record.values.items()
-        ]
+        ends = {
+            (metric + end, layer): value
+            for (metric, layer), band in self.predicted.items()
+            for end, value in zip((PREDICTED_LOW, PREDICTED_HIGH), band, strict=True)
+        }
         first = self.records[0].step if self.records else 0
-        for (metric, layer), (low, high) in self.predicted.items():
-            rows.append((first, layer, metric + PREDICTED_LOW, low))
-            rows.append((first, layer, metric + PREDICTED_HIGH, high))
-        return tables.from_rows(("step", "layer", "metric", "value"), rows)
+        parts = [*self.records, StepRecord(first, ends)]
+        places = list(chain.from_iterable(part.values for part in parts))
+        return tables.frame(
+            {
+                "step": [part.step for part in parts for _ in part.values],
+                "layer": [layer for _, layer in places],
+                "metric": [metric for metric, _ in places],
+                "value": list(chain.from_iterable(part.values.values() for part in parts)),
+            }
+        )
 
 
 class RunFile:
-    """The folder of a run, to which records are appended."""
+    """The folder of a run, to which records are appended.
+
+    One process writes a run. If a write fails, the records stay in the history, and the next call
+    of ``append`` writes all of them.
+    """
 
     def __init__(self, folder: str | Path) -> None:
         self.folder = Path(folder)
-        self._lines = 0
-
-    @cached_property
-    def _journal(self) -> Path:
-        return self.folder / JOURNAL
+        self._token = ""
+        self._merged = 0
+        self._written: tuple[int, StepRecord | None] = (0, None)
+        self._alarms: list[Alarm] = []
 
     def exists(self) -> bool:
         """Whether the folder holds a run."""
         return (self.folder / TABLE).is_file()
 
     def begin(self, history: History) -> None:
-        """Write a new run, or one that was rewound; nothing is left in the journal."""
-        more = {
-            "facts": history.facts,
-            "alarms": [asdict(alarm) for alarm in history.alarms],
-            "records": len(history.records),
-        }
+        """Write all of a run into its Parquet file: a new run, one that was rewound or one that
+        ends. Nothing is left in the journal.
+        """
         from rankscope import tables
 
+        if self.folder.exists() and not self.folder.is_dir():
+            raise InputError(f"{self.folder} is a file; name a folder for the run.")
+        token, self._token = secrets.token_hex(8), ""
+        more = {
+            "token": token,
+            "facts": history.facts,
+            "alarms": [asdict(alarm) for alarm in history.alarms],
+            "records": [[record.step, len(record.values)] for record in history.records],
+        }
         provenance = {"versions": versions(), "facts": history.facts}
         tables.write(history.table, self.folder / TABLE, provenance, {_KEY: json.dumps(more)})
-        write_file(self._journal, b"")
-        self._lines = 0
+        write_file(self.folder / JOURNAL, _header(token))
+        if not self._merged:
+            self._discard_unfinished()
+        self._token, self._merged = token, len(history.records)
+        self._note(history)
 
     def append(self, history: History) -> None:
-        """Add the latest record and the alarms as they are now."""
-        line = json.dumps(
-            {
-                "number": len(history.records),
-                "step": history.last.step,
-                "values": [[*place, value] for place, value in history.last.values.items()],
-                "alarms": [asdict(alarm) for alarm in history.alarms],
-            }
+        """Add the records since the last call, and the alarms as they are now."""
+        count, latest = self._written
+        rewound = count > len(history.records) or (
+            count > 0 and history.records[count - 1] is not latest
         )
-        self._lines += 1
-        if self._lines >= _MERGED_AFTER:
+        lines = len(history.records) - self._merged
+        if not self._token or rewound or lines >= max(_MERGED_AFTER, _MERGED_SHARE * self._merged):
             self.begin(history)
             return
+        entries = [_entry(record) for record in history.records[count:]] or [{}]
+        if history.alarms != self._alarms:  # on the line of their record: both are read, or none
+            entries[-1]["alarms"] = [asdict(alarm) for alarm in history.alarms]
+        content = b"".join(map(_encode, entries))
         try:
-            with self._journal.open("ab") as file:
-                file.write(line.encode() + b"\n")
+            with (self.folder / JOURNAL).open("r+b") as file:
+                header = _header(self._token)
+                if file.read(len(header)) != header:
+                    raise InputError(
+                        f"another process writes to {self.folder}; one run per folder."
+                    )
+                file.seek(0, os.SEEK_END)
+                file.write(content)
                 file.flush()
                 os.fsync(file.fileno())
+        except OSError:  # a line may be torn, or the folder gone: write everything, or say why not
+            self.begin(history)
+            return
+        self._note(history)
+
+    def _note(self, history: History) -> None:
+        self._written = len(history.records), history.records[-1] if history.records else None
+        self._alarms = list(history.alarms)
+
+    def _discard_unfinished(self) -> None:
+        """Remove what an earlier process left that was killed while it wrote."""
+        with suppress(OSError):
+            for path in self.folder.iterdir():
+                if is_unfinished(path):
+                    path.unlink()
+
+
+def _encode(value: Mapping[str, Any]) -> bytes:
+    return json.dumps(value, separators=(",", ":")).encode() + b"\n"
+
+
+def _header(token: str) -> bytes:
+    return _encode({"continues": token})
+
+
+def _entry(record: StepRecord) -> dict[str, Any]:
+    values = [[metric, layer, float(value)] for (metric, layer), value in record.values.items()]
+    return {"step": record.step, "values": values}
+
+
+class RunReader:
+    """Reads a run, also one that is going on, again and again at the cost of what is new.
+
+    ``run`` is the folder of a run or its Parquet file.
+    """
+
+    def __init__(self, run: str | Path) -> None:
+        path = Path(run)
+        self.table = path if path.suffix == ".parquet" else path / TABLE
+        self._token = ""
+        self._state: tuple[int, ...] = ()
+        self._read = 0  # bytes of the journal
+        self._history = History({"layers": 0})
+
+    def has_begun(self) -> bool:
+        """Whether there is a run to read."""
+        try:
+            return self.table.is_file()
         except OSError as error:
-            raise InputError(f"{self._journal} cannot be written: {error.strerror}.") from error
+            raise InputError(f"{self.table} cannot be read: {error.strerror}.") from error
+
+    def signature(self) -> tuple[int, ...]:
+        """What changes with the files of the run; empty if it has not begun."""
+        states: list[int] = []
+        for path in (self.table, self.table.with_name(JOURNAL)):
+            with suppress(OSError):
+                states += _state(path)
+        return tuple(states)
+
+    def read(self) -> History:
+        """All that was recorded so far, always of one moment."""
+        if not self.has_begun():
+            raise InputError(_missing(self.table))
+        try:
+            for _ in range(_ATTEMPTS):
+                state = _state(self.table)
+                if state != self._state:
+                    self._read_table()
+                    self._state = state
+                # A table that was replaced meanwhile continues elsewhere: read that.
+                if self._read_journal() or _state(self.table) == state:
+                    return self._history
+        except FileNotFoundError:
+            raise InputError(f"{self.table} was removed while it was read.") from None
+        except OSError as error:
+            raise InputError(f"{error.filename} cannot be read: {error.strerror}.") from error
+        except (LookupError, TypeError, ValueError, AttributeError) as error:
+            raise InputError(f"{self.table} is not a run that can be read ({error}).") from None
+        raise InputError(f"{self.table} is replaced faster than it can be read; try again.")
+
+    def _read_table(self) -> None:
+        from rankscope import tables
+
+        table, written = tables.from_parquet(self.table)
+        if _KEY not in written:
+            raise InputError(f"{self.table} holds no run of a monitor but another table.")
+        more = json.loads(written[_KEY])
+        self._history, self._token = _from_table(table, more), more["token"]
+        self._read = len(_header(self._token))
+
+    def _read_journal(self) -> bool:
+        """Take the new lines of the journal, up to a torn one; False if it is of another table."""
+        header = _header(self._token)
+        try:
+            with self.table.with_name(JOURNAL).open("rb") as file:
+                if file.read(len(header)) != header:
+                    return False
+                file.seek(self._read)
+                content = file.read()
+        except FileNotFoundError:
+            return False
+        for line in content.splitlines(keepends=True):
+            try:
+                entry = json.loads(line) if line.endswith(b"\n") else None
+            except ValueError:
+                entry = None
+            if entry is None:
+                break
+            self._read += len(line)
+            if "values" in entry:
+                values = {(name, layer): value for name, layer, value in entry["values"]}
+                self._history.records.append(StepRecord(entry["step"], values))
+            if "alarms" in entry:
+                self._history.alarms = [Alarm(**alarm) for alarm in entry["alarms"]]
+        return True
 
 
-def read_run(folder: str | Path) -> History:
+def read_run(run: str | Path) -> History:
     """The history of a run, also of one that is going on or was killed.
 
-    ``folder`` may also be its Parquet file.
+    ``run`` is its folder or its Parquet file.
     """
-    from rankscope import tables
-
-    folder = Path(folder)
-    folder = folder.parent if folder.name == TABLE else folder
-    if not (folder / TABLE).is_file():
-        raise InputError(f"{folder} holds no run of a monitor: there is no {TABLE}.")
-    table, written = tables.from_parquet(folder / TABLE)
-    try:
-        more = json.loads(written[_KEY])
-        history = _from_table(table.rows(named=True), more)
-        for line in _lines(folder / JOURNAL):
-            if line["number"] == len(history.records) + 1:
-                values = {(name, layer): float(v) for name, layer, v in line["values"]}
-                history.records.append(StepRecord(int(line["step"]), values))
-                history.alarms = [Alarm(**alarm) for alarm in line["alarms"]]
-    except (LookupError, TypeError, ValueError, AttributeError) as error:
-        raise InputError(f"{folder / TABLE} is not a run that can be read ({error}).") from None
-    return history
+    return RunReader(run).read()
 
 
-def _from_table(rows: Iterable[Mapping[str, Any]], more: Mapping[str, Any]) -> History:
+def _state(path: Path) -> tuple[int, ...]:
+    status = path.stat()
+    return status.st_ino, status.st_mtime_ns, status.st_size
+
+
+def _missing(table: Path) -> str:
+    folder = table.parent
+    if table.name != TABLE:
+        return f"{table} does not exist; give the folder of a run or its Parquet file."
+    if not folder.exists():
+        return f"{folder} does not exist; give the folder of a run."
+    if not folder.is_dir():
+        return f"{folder} is no run of a monitor; give the folder of a run or its Parquet file."
+    inside = sorted(path.parent.name for path in folder.glob(f"*/{TABLE}"))
+    listed = f"; it has the runs {', '.join(inside[-5:])}" if inside else ""
+    return f"{folder} holds no run of a monitor: there is no {TABLE}{listed}."
+
+
+def _from_table(table: "polars.DataFrame", more: Mapping[str, Any]) -> History:
     from rankscope.monitor._names import PREDICTED_HIGH, PREDICTED_LOW
 
-    bands: dict[Place, dict[str, float]] = {}
-    by_step: dict[int, dict[Place, float]] = {}
-    for row in rows:
-        metric, layer, value = row["metric"], row["layer"], row["value"]
-        for end in (PREDICTED_LOW, PREDICTED_HIGH):
-            if metric.endswith(end):
-                bands.setdefault((metric.removesuffix(end), layer), {})[end] = value
-                break
-        else:
-            by_step.setdefault(row["step"], {})[metric, layer] = value
-    return History(
-        facts=dict(more["facts"]),
-        predicted={
-            place: (band[PREDICTED_LOW], band[PREDICTED_HIGH]) for place, band in bands.items()
-        },
-        records=[StepRecord(step, values) for step, values in by_step.items()],
-        alarms=[Alarm(**alarm) for alarm in more["alarms"]],
-    )
-
-
-def _lines(journal: Path) -> Iterator[Any]:
-    """The complete lines of a journal; a torn one ends it."""
-    try:
-        content = journal.read_bytes()
-    except FileNotFoundError:
-        return
-    *complete, _ = content.split(b"\n")
-    for line in complete:
-        try:
-            yield json.loads(line)
-        except ValueError:
-            return
+    names = ("metric", "layer", "value")
+    metrics, layers, values = (table[name].to_list() for name in names)
+    places = list(zip(metrics, layers, strict=True))
+    records, start = [], 0
+    for step, count in more["records"]:
+        end = start + count
+        records.append(
+            StepRecord(step, dict(zip(places[start:end], values[start:end], strict=True)))
+        )
+        start = end
+    ends = dict(zip(places[start:], values[start:], strict=True))
+    predicted = {
+        (metric.removesuffix(PREDICTED_LOW), layer): (
+            low,
+            ends[metric.removesuffix(PREDICTED_LOW) + PREDICTED_HIGH, layer],
+        )
+        for (metric, layer), low in ends.items()
+        if metric.endswith(PREDICTED_LOW)
+    }
+    alarms = [Alarm(**alarm) for alarm in more["alarms"]]
+    return History(dict(more["facts"]), predicted, records, alarms)
 
 
 def new_folder(parent: Path = Path("rankscope-output")) -> Path:

@@ -150,6 +150,8 @@ class LiveWatch:
         return rows
 
     def _forget(self) -> None:
+        if not self._calls:  # nothing was added: launch no kernel
+            return
         self._calls = 0
         with torch.no_grad():
             for sums in self._sums:

@@ -5,13 +5,13 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Literal, Self
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, Self
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from rankscope.arguments import Count, checked
+from rankscope.arguments import Count, Range, checked
 from rankscope.core.tracing import digest
 from rankscope.errors import InputError, RankscopeError
 from rankscope.monitor._actions import Action, act, save_weights
@@ -32,6 +32,7 @@ from rankscope.monitor._probe import Mode, Pooling, Probe, ProbeOptions
 from rankscope.monitor._scalars import Scalars, add_ratios
 from rankscope.monitor._subject import (
     Subject,
+    class_name,
     find_classes,
     find_untrained,
     is_divisible,
@@ -43,6 +44,7 @@ if TYPE_CHECKING:
     import polars
 
 Log = Callable[[dict[str, float], int], Any]
+Steps = Annotated[int, Range(0, 2**63 - 1)]
 _SAME: Final = ("model", "probe", "layers", "mode")
 """Facts that must be the same for a run to be continued."""
 _log = logging.getLogger("rankscope.monitor")
@@ -94,7 +96,7 @@ class Monitor:
         *,
         every: Count = 50,
         folder: str | Path | None = None,
-        step: int | None = None,
+        step: Steps | None = None,
         tokenizer: Any = None,
         token_mask: Tensor | None = None,
         blocks: Any = None,
@@ -114,6 +116,10 @@ class Monitor:
         log: Log | None = None,
         names: tuple[str, ...] = (),
     ) -> None:
+        if on_alarm == "lower_lr" and not gradients:
+            raise InputError(
+                "on_alarm='lower_lr' needs gradients=True, by which the optimizers become known."
+            )
         subject = read_subject(model, probe, tokenizer)
         tracing = {"blocks": blocks, "layout": layout, "stream": stream, "output": output}
         options = ProbeOptions(token_mask, mode, autocast, pooling, tracing)
@@ -132,7 +138,8 @@ class Monitor:
         self._probe = Probe(subject.body, subject.inputs, options)
         self._gradients = GradientWatch(self.model, self._probe.blocks) if gradients else None
         self._live = LiveWatch(self._probe.blocks) if live else None
-        self._started = self._broken = False
+        self._started = False
+        self._failed: set[str] = set()
         self._storing = 0.0
         self._count, self._due = step or 0, every
         self.history = History({})
@@ -166,7 +173,7 @@ class Monitor:
 
     def report(self, path: str | Path) -> Path:
         """Write a page with charts, alarms and the baseline; one HTML file."""
-        from rankscope.monitor._page import write_report
+        from rankscope.monitor._result import write_report
 
         return write_report(self.history, path)
 
@@ -206,19 +213,21 @@ class Monitor:
         if self._live is not None:
             self._live.stop()
         if self.is_main:
-            self._file.begin(self.history)
+            self._store(self._file.begin)
 
-    def step(self, loss: Tensor | float | None = None, *, step: int | None = None) -> bool:
+    def step(self, loss: Tensor | float | None = None, *, step: Steps | None = None) -> bool:
         """Count one optimizer step; measure if it is due, and return whether it was.
 
         ``loss`` is that of the training batch; it is read at recorded steps only. ``step`` is the
-        number of optimizer steps so far, if it is not one more than at the last call.
+        number of optimizer steps so far, if it is not one more than at the last call; the first
+        call at or after a multiple of ``every`` is recorded.
         """
         self.start()
-        self._count = self._count + 1 if step is None else step
-        if self._gradients is not None:
-            self._gradients.count = self._count
-        is_due = self._count >= self._due and self._count % self.every == 0
+        count = self._count + 1 if step is None else step
+        if count < self._count:  # the loop went back to a checkpoint
+            self._due = -(-count // self.every) * self.every
+        self._count = count
+        is_due = count >= self._due
         if is_due:
             self._measure(loss)
         self._plan()
@@ -253,11 +262,14 @@ class Monitor:
         predict: bool | None,
     ) -> None:
         """Take the baseline, or continue a run."""
+        probe = digest(subject.inputs)
+        if _distributed():
+            _refuse_other_probes(probe)
         values = self._probe.first()
         untrained = find_untrained(self._probe.blocks) if untrained is None else untrained
         facts: dict[str, Any] = {
-            "model": type(self.model).__name__,
-            "probe": digest(subject.inputs),
+            "model": class_name(self.model),
+            "probe": probe,
             "layers": self._probe.layers,
             "tokens": self._probe.tokens,
             "samples": self._probe.samples,
@@ -271,25 +283,39 @@ class Monitor:
             **{f"about {name}": words for name, words in self._probe.notes.items()},
         }
         self.history = History(facts, {}, [StepRecord(step or 0, values)])
-        if not self.is_main:
-            pass
-        elif self._file.exists():
-            self._continue(facts, step)
-        else:
-            self.history.predicted, why = predicted_bands(
-                subject, options.token_mask, self._probe.layers, wanted=predict
-            )
-            if why:
-                facts["about prediction"] = why
-        self._count = self._agree(self.history.last.step if step is None else step)
-        if len(self.history.records) == 1:
+        is_new, problem = True, None
+        if self.is_main:
+            try:
+                is_new = self._open(subject, options, step, predict=predict)
+            except RankscopeError as error:
+                problem = error
+        count = self.history.last.step if step is None else step
+        is_new, self._count, problem = self._agree((is_new, count, problem))
+        if problem is not None:  # in every process: none waits for another
+            raise problem
+        if is_new:
             self._judge(self._count)
-            if self.is_main:
+            if self.is_main and self.alarms:
                 self._file.begin(self.history)
         if is_divisible(self.model):
-            self._refuse_other_probe(facts["probe"])
             self._probe.divide()
         self._plan()
+
+    def _open(
+        self, subject: Subject, options: ProbeOptions, step: int | None, *, predict: bool | None
+    ) -> bool:
+        """Continue the run in the folder, or write a new one; whether it is new."""
+        facts = self.history.facts
+        if self._file.exists():
+            self._continue(facts, step)
+            return False
+        self.history.predicted, why = predicted_bands(
+            subject, options.token_mask, self._probe.layers, wanted=predict
+        )
+        if why:
+            facts["about prediction"] = why
+        self._file.begin(self.history)
+        return True
 
     def _agree(self, value: Any) -> Any:
         """The value that the first process has."""
@@ -312,21 +338,11 @@ class Monitor:
             history.rewind(step + 1)
             self._file.begin(history)
 
-    def _refuse_other_probe(self, name: str) -> None:
-        """Raise unless every process has the same probe."""
-        names: list[Any] = [None] * dist.get_world_size()
-        dist.all_gather_object(names, name)
-        if len(set(names)) > 1:
-            raise InputError(
-                "processes have different probes; pass the same one to all of them (it is divided "
-                "among them here)."
-            )
-
     def _plan(self) -> None:
         """Prepare the next step that is recorded."""
         self._due = (self._count // self.every + 1) * self.every
         if self._gradients is not None:
-            self._gradients.due = self._due
+            self._gradients.count, self._gradients.due = self._count, self._due
         if self._live is not None and self._started:
             if self._count + 1 == self._due:
                 self._live.arm()
@@ -337,10 +353,10 @@ class Monitor:
         begun = time.perf_counter()
         try:
             values: dict[Place, float] = dict(self._probe.measure())
-        except (RankscopeError, RuntimeError) as error:
+        except Exception as error:
             if _distributed():  # the others wait for this process
                 raise
-            self._report_failure(error)
+            self._report_failure("the probe", error)
             values = {}
         spent = self._storing
         if self._gradients is not None:
@@ -363,7 +379,7 @@ class Monitor:
         if self.is_main:
             alarms = self._board.update(self.history)
             if len(self.history.records) > 1:
-                self._file.append(self.history)
+                self._store(self._file.append)
             if self.log is not None:
                 self.log(self._scalars.of(self.history), step)
             for alarm in alarms:
@@ -372,12 +388,30 @@ class Monitor:
             for alarm in self._agree(alarms):
                 act(self._on_alarm, alarm, self)
 
-    def _report_failure(self, error: Exception) -> None:
-        """Say once that the probe fails; training goes on."""
-        if not self._broken:
-            self._broken = True
-            self.history.facts["about failures"] = f"from step {self._count}: {error}"
-            _log.warning("the probe failed at step %d, training goes on: %s", self._count, error)
+    def _store(self, write: Callable[[History], None]) -> None:
+        """Write to the file of the run; a full disk must not end the training."""
+        try:
+            write(self.history)
+        except InputError as error:
+            self._report_failure("storing a record", error)
+
+    def _report_failure(self, what: str, error: Exception) -> None:
+        """Say once that something fails; training goes on, and what failed is tried again."""
+        if what not in self._failed:
+            self._failed.add(what)
+            self.history.facts["about failures"] = f"{what} at step {self._count}: {error}"
+            _log.warning("%s failed at step %d; training goes on: %s", what, self._count, error)
+
+
+def _refuse_other_probes(name: str) -> None:
+    """Raise unless every process has the same probe."""
+    names: list[Any] = [None] * dist.get_world_size()
+    dist.all_gather_object(names, name)
+    if len(set(names)) > 1:
+        raise InputError(
+            "processes have different probes; pass the same one to all of them (it is divided "
+            "among them here)."
+        )
 
 
 def _distributed() -> bool:

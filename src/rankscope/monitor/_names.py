@@ -247,7 +247,7 @@ _ENTRIES: Final = (
     _monitored(
         OVERHEAD, "Overhead", "milliseconds at this step",
         "Time that the probe and the gradients of a recorded step took, and storing the record "
-        "before.", over="one", by_layer=False,
+        "before.", over="one", by_layer=False, includes=(0.0,),
     ),
 )  # fmt: skip
 MONITORED: Final = {entry.name: entry for entry in _ENTRIES}

@@ -71,6 +71,13 @@ def is_divisible(model: nn.Module) -> bool:
     return not sharded or (by_fsdp and all(p.device_mesh.ndim == 1 for p in sharded))
 
 
+def class_name(model: nn.Module) -> str:
+    """The class of a model, as it is called without FSDP2, which derives one of its own."""
+    kind = type(model)
+    sharded = hasattr(model, "set_requires_gradient_sync")
+    return (kind.__bases__[-1] if sharded else kind).__name__
+
+
 def find_classes(model: nn.Module) -> int | None:
     """K of a loss that begins at ln K: the vocabulary or labels of a model of Transformers."""
     if hasattr(model, "get_base_model"):  # adapters of PEFT

@@ -1,13 +1,13 @@
 """A monitor inside the training loops of Transformers, Lightning and Accelerate."""
 
-import importlib
-import importlib.util
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from torch import Tensor
 
 from rankscope.errors import KindError
+from rankscope.process import require
 
 if TYPE_CHECKING:
     from rankscope.monitor._monitor import Monitor
@@ -46,24 +46,22 @@ def _refuse_other_model(monitor: "Monitor", trainer: Any) -> None:
 
 def trainer_callback(monitor: "Monitor", trainer: Any) -> Any:
     """A ``TrainerCallback``. The loss of a step is known to ``training_step`` alone."""
-    from transformers import TrainerCallback
-
+    base: Any = require("transformers").TrainerCallback
     losses: list[Tensor] = []
-    plain_step = trainer.training_step
 
-    def training_step(*args: Any, **kwargs: Any) -> Any:
+    def recorded(plain_step: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         loss = plain_step(*args, **kwargs)
         losses.append(loss.detach())
         return loss
 
-    class MonitorCallback(TrainerCallback):  # type: ignore[misc,unused-ignore]
+    class MonitorCallback(base):  # type: ignore[misc]
         """Counts steps, and passes numbers on to the trainer's loggers."""
 
         def __init__(self) -> None:
             self._saves = False
 
         def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-            trainer.training_step = training_step
+            trainer.training_step = partial(recorded, trainer.training_step)
             if args.logging_nan_inf_filter:
                 monitor.history.facts["about loss"] = _FILTERED
             if kwargs.get("lr_scheduler") is not None:
@@ -107,13 +105,8 @@ def trainer_callback(monitor: "Monitor", trainer: Any) -> Any:
 
 
 def lightning_callback(monitor: "Monitor") -> Any:
-    """A callback of Lightning, or of ``pytorch_lightning`` where that is what is installed."""
-    if importlib.util.find_spec("lightning"):
-        base: Any = importlib.import_module("lightning.pytorch").Callback
-    elif importlib.util.find_spec("pytorch_lightning"):
-        base = importlib.import_module("pytorch_lightning").Callback
-    else:
-        raise KindError("Lightning is not installed: pip install lightning.")
+    """A callback of Lightning."""
+    base: Any = require("lightning.pytorch").Callback
 
     class MonitorCallback(base):  # type: ignore[misc]
         """Counts optimizer steps, and passes numbers on to the trainer's loggers."""

@@ -15,6 +15,12 @@ from .interruption import prompt_interruption as prompt_interruption
 from .interruption import stop as stop
 from .memory import available_memory as available_memory
 from .memory import free_address_space as free_address_space
+from .packages import DISTRIBUTIONS as DISTRIBUTIONS
+from .packages import REQUIREMENTS as REQUIREMENTS
+from .packages import installed_version as installed_version
+from .packages import is_installed as is_installed
+from .packages import optional_packages as optional_packages
+from .packages import require as require
 from .pool import CAN_FORK as CAN_FORK
 from .pool import Answer as Answer
 from .pool import Template as Template

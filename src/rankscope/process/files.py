@@ -23,14 +23,14 @@ _KINDS = {
 
 
 def is_path(name: str, folder: str | Path = "") -> bool:
-    """Whether a name is a path rather than a Hub id.
+    r"""Whether a name is a path rather than a Hub id.
 
-    >>> is_path("./model"), is_path("google/vit"), is_path("a/b/c")
-    (True, False, True)
+    >>> is_path("./model"), is_path("google/vit"), is_path("a/b/c"), is_path(r"C:\model")
+    (True, False, True, True)
 
     ``google/vit`` is a path if there is a folder ``google``.
     """
-    if name.startswith((".", "/", "~")) or name.count("/") > 1:
+    if name.startswith((".", "/", "~")) or name.count("/") > 1 or "\\" in name or name[1:2] == ":":
         return True
     first, _, rest = name.partition("/")
     return bool(rest) and Path(folder, first).is_dir()

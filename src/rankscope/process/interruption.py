@@ -2,6 +2,7 @@
 
 import os
 import signal
+import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -26,26 +27,25 @@ def prompt_interruption() -> Iterator[None]:
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    receiving, sending = os.pipe()
-    os.set_blocking(sending, False)
-    before = signal.set_wakeup_fd(sending, warn_on_full_buffer=False)
+    receiving, sending = socket.socketpair()  # Windows cannot make a pipe that does not block
+    sending.setblocking(False)
+    before = signal.set_wakeup_fd(sending.fileno(), warn_on_full_buffer=False)
     threading.Thread(target=_wait, args=(receiving,), daemon=True).start()
     try:
         yield
     finally:
         signal.set_wakeup_fd(before)
-        os.close(sending)  # this also stops the thread
+        sending.close()  # this also stops the thread
 
 
-def _wait(receiving: int) -> None:
+def _wait(receiving: socket.socket) -> None:
     """Wait for SIGINT, give the command some time, then exit the process."""
-    with suppress(OSError):
-        while received := os.read(receiving, 1):
+    with receiving, suppress(OSError):
+        while received := receiving.recv(1):
             if received[0] == signal.SIGINT:
                 time.sleep(_GRACE)
                 files.discard_unfinished()
                 stop()
-    os.close(receiving)
 
 
 @contextmanager

@@ -175,7 +175,7 @@ def _start(arguments: list[str], threads: int, **streams: Any) -> subprocess.Pop
 
 
 def _kill_session(pid: int) -> None:
-    if os.name == "posix":
+    if hasattr(os, "killpg"):
         os.killpg(pid, signal.SIGKILL)
     else:
         os.kill(pid, signal.SIGTERM)  # which kills it at once on Windows

@@ -13,7 +13,7 @@ from typing import Annotated, Any, Final
 
 from rankscope.arguments import Count, Range, checked
 from rankscope.errors import InputError
-from rankscope.process import passive_wait
+from rankscope.process import passive_wait, require
 from rankscope.run._engine import Run, RunOutcome, Work, carry_out, in_words, packed
 from rankscope.version import __version__
 
@@ -77,8 +77,7 @@ class RayEngine:
         """Cancel running tasks; shut the cluster down if this engine started it."""
         if not self._pending and not self._is_ours:
             return
-        import ray
-
+        ray = require("ray")
         pending, self._pending = self._pending, {}
         if self._is_ours:  # this ends our tasks; cancelling them as well can crash Ray
             self._is_ours = False
@@ -90,12 +89,7 @@ class RayEngine:
 
     def _connected(self) -> Any:
         """Ray, connected to a cluster; an existing connection of the program is reused."""
-        try:
-            import ray
-        except ImportError:
-            raise InputError(
-                'this engine needs Ray, which is not installed: pip install "rankscope[ray]".'
-            ) from None
+        ray = require("ray")
         if not ray.is_initialized():
             self._is_ours = True
             # Ray's default is the cluster last started here: another user's, or gone.

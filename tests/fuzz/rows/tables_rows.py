@@ -193,6 +193,18 @@ add(
     along="index",
     title="a",
 )
+STEPS = table_of(step=[0, 0, 1, 1], layer=[1, 2, 1, 2])
+add("figures.step_map", figures.step_map, table=STEPS, metric="residual", events=[], title="a")
+add(
+    "figures.by_step",
+    figures.by_step,
+    table=STEPS,
+    metrics="residual",
+    layers=[1, 2],
+    events=["residual"],
+    band=["/low", "/high"],
+    title="a",
+)
 add(
     "figures.token_map",
     figures.token_map,

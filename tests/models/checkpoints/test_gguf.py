@@ -1,6 +1,7 @@
 """GGUF files, written with the package ``gguf`` and read back; broken ones are refused."""
 
 import struct
+import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -12,8 +13,7 @@ from torch import nn
 
 from rankscope.ask import Model
 from rankscope.ask._sources import Sources
-from rankscope.errors import SourceError
-from rankscope.models.checkpoints import _files
+from rankscope.errors import MissingPackageError, SourceError
 from rankscope.models.families import load
 
 PARTS = {
@@ -124,8 +124,8 @@ def test_a_folder_names_the_files_it_holds(file: Path) -> None:
 
 def test_the_package_that_reads_them_is_named(tmp_path: Path, monkeypatch) -> None:
     (tmp_path / "tiny.gguf").write_bytes(b"GGUF")
-    monkeypatch.setattr(_files, "find_spec", lambda _: None)
-    with pytest.raises(SourceError, match="with the package gguf; install it: pip install gguf"):
+    monkeypatch.setitem(sys.modules, "gguf", None)
+    with pytest.raises(MissingPackageError, match=r"needs gguf.*pip install 'gguf'"):
         load(tmp_path / "tiny.gguf")
 
 

@@ -70,6 +70,8 @@ def test_the_entries_are_the_figures_of_the_package():
         "length_distributions",
         "by_axis",
         "axis_map",
+        "step_map",
+        "by_step",
     ]
     for name, kind in FIGURES.items():
         assert kind.function is getattr(figures, name)

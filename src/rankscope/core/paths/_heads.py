@@ -78,6 +78,11 @@ def head_shares(
 ) -> HeadShares:
     """For every head, what all paths through it carry to the output.
 
+    >>> from rankscope import Network, Spec
+    >>> x = torch.randn(1, 4, 8, generator=torch.Generator().manual_seed(0))
+    >>> head_shares(Network.random(Spec(2, 2, 8)), x).table["head"].max()
+    1
+
     A head's own output at this input is followed through the rest of the network, every later part
     frozen. That is about ``H L / 2`` forward passes in all. ``measured`` says which tokens count in
     the shares (default: all).

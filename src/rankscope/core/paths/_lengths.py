@@ -189,6 +189,11 @@ def truncate(
 ) -> Hidden:
     """The last hidden state made of paths up to ``max_length``, and of the biases.
 
+    >>> from rankscope import Network, Spec
+    >>> net, x = Network.random(Spec(2, 2, 8)), torch.eye(4, 8)[None]
+    >>> bool((truncate(net, x, max_length=2) - net(x)).abs().max() < 1e-5)
+    True
+
     At full length it is the network's own output. Through a model's own head it shows what short
     paths alone can do: ``loaded.finish(truncate(loaded.network, x, max_length=2), arguments)``.
     """

@@ -101,6 +101,9 @@ def sample_paths(
 ) -> list[Path]:
     """Paths of one length, drawn uniformly and independently.
 
+    >>> [path.length for path in sample_paths(6, 2, length=3, count=4)]
+    [3, 3, 3, 3]
+
     Figure 4 of Dong et al. 2021 draws paths like this. Without a ``generator`` that of seed 0 is
     used; no global random state is touched.
     """
@@ -187,6 +190,13 @@ def path_output(
 ) -> Hidden:
     """What one path contributes: ``P_path X W_path`` (Dong et al. 2021, theorem 2.1).
 
+    >>> from rankscope import Network, Spec
+    >>> x = torch.eye(4, 8)[None]
+    >>> net = Network.random(Spec(2, 2, 8, mlp_ratio=0, norm="none"))
+    >>> around = Path((None, None))  # past both layers: the input itself
+    >>> bool((path_output(net, x, around) == x).all())
+    True
+
     Norms and MLPs on the way are frozen at this input, as in ``path_lengths``; an MLP's step is
     part of every path. Where a network has no skip, a path that wants one contributes nothing.
     """
@@ -223,7 +233,14 @@ def path_outputs(
 def path_matrix(
     network: Network, x: Tensor, path: Path, *, token_mask: Tensor | None = None
 ) -> Float[Tensor, "batch query key"]:
-    """``P_path = P^L_{h_L} … P^1_{h_1}`` alone: which input token reaches which output token."""
+    """``P_path = P^L_{h_L} … P^1_{h_1}`` alone: which input token reaches which output token.
+
+    >>> from rankscope import Network, Spec
+    >>> net, x = Network.random(Spec(2, 2, 8)), torch.eye(4, 8)[None]
+    >>> rows = path_matrix(net, x, Path((0, 1))).sum(-1)  # a product of stochastic matrices
+    >>> bool((rows - 1).abs().max() < 1e-6)
+    True
+    """
     *_, last = chained_matrices(network, x, path, token_mask=token_mask)
     return last
 

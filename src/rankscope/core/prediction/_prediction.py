@@ -34,6 +34,10 @@ class Band(NamedTuple):
 class Prediction(Tabular):
     """What random networks of a spec do to tokens, by layer (0 is the input), draw and sample.
 
+    >>> from rankscope import predict
+    >>> predict(Spec(2, 2, 8), torch.eye(4, 8)[None], draws=3).values["mean_cosine"].shape
+    torch.Size([3, 3, 1])
+
     ``values`` holds one tensor ``(layer, draw, sample)`` for each metric; metrics that the input
     does not have, such as entropies and gradients of weights, are NaN at layer 0.
     """

@@ -123,6 +123,11 @@ BOUNDS = tuple(_NAMES[_FIRST:])
 class Bounds(Tabular):
     """Bounds on the residual after each layer and over all layers, beside what was measured.
 
+    >>> from rankscope import Network, Spec
+    >>> found = bounds(Network.random(Spec.pure_attention(2, 1, 8)), torch.eye(4, 8)[None])
+    >>> found.applies, len(found.layers)
+    (True, 2)
+
     ``applies`` is about the theorem of Dong et al. 2021 for all layers and every sample; if it does
     not apply, ``why_not`` says why. ``traced`` is the run in scaled arithmetic the residuals are
     from, which says where they are in doubt.

@@ -18,10 +18,13 @@ together, one bit each.
 import itertools
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+
+from rankscope.process import require
 
 Positions = NDArray[np.int64]
 
@@ -121,27 +124,31 @@ UNREACHED = -1
 class Digraph:
     """Edges ``key → query``, sorted by query; those into token i begin at ``start[i]``.
 
-    ``attends_to`` is SciPy's matrix of (query, key), ``attended_by`` that of (key, query): searches
-    along the rows of the first run against the flow of information, along the rows of the second
-    with it.
+    Searches along the rows of ``attends_to`` run against the flow of information, along the rows
+    of ``attended_by`` with it.
     """
 
     tokens: int
     query: Positions
     key: Positions
     start: Positions
-    attends_to: Any
-    attended_by: Any
 
     @classmethod
     def from_pairs(cls, query: Positions, key: Positions, tokens: int) -> "Digraph":
         """From all pairs once, sorted by query, then by key; every query has at least one."""
-        from scipy.sparse import csr_array  # type: ignore[import-untyped]
+        return cls(tokens, query, key, np.searchsorted(query, np.arange(tokens + 1)))
 
-        start = np.searchsorted(query, np.arange(tokens + 1))
+    @cached_property
+    def attends_to(self) -> Any:
+        """SciPy's matrix of (query, key)."""
         # SciPy's traversals want floats, and would copy anything else at every call.
-        attends_to = csr_array((np.ones(len(key)), key, start), shape=(tokens, tokens))
-        return cls(tokens, query, key, start, attends_to, attends_to.T.tocsr())
+        weights, shape = np.ones(len(self.key)), (self.tokens, self.tokens)
+        return require("scipy.sparse").csr_array((weights, self.key, self.start), shape=shape)
+
+    @cached_property
+    def attended_by(self) -> Any:
+        """SciPy's matrix of (key, query)."""
+        return self.attends_to.T.tocsr()
 
     def to_intervals(self) -> Intervals | None:
         """The same as intervals, if every token attends to one interval that contains itself."""
@@ -155,8 +162,7 @@ class Digraph:
 
 def closed_classes(graph: Digraph) -> list[Positions]:
     """The strongly connected components whose tokens attend to nothing outside."""
-    from scipy.sparse.csgraph import connected_components  # type: ignore[import-untyped]
-
+    connected_components = require("scipy.sparse.csgraph").connected_components
     count, labels = connected_components(graph.attends_to, directed=True, connection="strong")
     of_query, of_key = labels[graph.query], labels[graph.key]
     is_open = np.zeros(count, dtype=bool)
@@ -173,8 +179,7 @@ def distances(graph: Any, source: int) -> NDArray[np.int64]:
     SciPy's breadth-first order lists the nodes level by level, and the parents of a level's nodes
     are the level before; so each level ends where its parents do.
     """
-    from scipy.sparse.csgraph import breadth_first_order
-
+    breadth_first_order = require("scipy.sparse.csgraph").breadth_first_order
     order, parents = breadth_first_order(graph, source, directed=True)
     rank = np.empty(graph.shape[0], dtype=np.int64)
     rank[order] = np.arange(len(order))

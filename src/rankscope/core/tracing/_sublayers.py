@@ -18,7 +18,9 @@ if TYPE_CHECKING:
 
 Part = Literal["attention", "mixer", "MLP", "norm"]
 _PARTS: Final[Mapping[Part, re.Pattern[str]]] = {
-    "attention": re.compile(r"attn|attention", re.IGNORECASE),
+    "attention": re.compile(
+        r"attn|attention|qkv|(^|[._])(query|q_proj|q_lin\w*|w_?q|to_q)($|[._])", re.IGNORECASE
+    ),
     "mixer": re.compile(
         r"mamba|ssm|mixer|conv|rnn|lstm|gru|rwkv|delta|recurrent|fourier|hyena|retention",
         re.IGNORECASE,

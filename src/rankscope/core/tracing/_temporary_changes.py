@@ -185,6 +185,24 @@ class TemporaryChanges:
 
         self.change(hold_buffers, partial(release, [name], self))
 
+    def keep_shards(self, model: nn.Module) -> None:
+        """Divide parameters again that FSDP2 leaves whole, because no backward pass follows.
+
+        An optimizer made afterwards would otherwise get those that training does not use.
+        """
+        sharded: list[tuple[Any, list[int]]] = [
+            (module, [id(parameter) for parameter in module.parameters()])
+            for module in model.modules()
+            if hasattr(module, "set_requires_gradient_sync")
+        ]
+
+        def divide() -> None:
+            for module, parameters in sharded:
+                if [id(parameter) for parameter in module.parameters()] != parameters:
+                    module.reshard()
+
+        self.undo_later(divide)
+
     def evaluate(self, modules: Sequence[nn.Module]) -> None:
         """Set evaluation mode on each module; restore modes and random states afterwards.
 

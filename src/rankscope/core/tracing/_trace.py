@@ -190,6 +190,7 @@ class Pass(NamedTuple):
         with TemporaryChanges() as changes, changes, changes, changes:
             changes.without_gradients()
             changes.keep_buffers(self.model)
+            changes.keep_shards(self.model)
             if training:
                 changes.keep_random_states()
             else:
@@ -238,6 +239,11 @@ def trace_in_batches(
 @dataclass(frozen=True, repr=False)
 class Trace(Tabular):
     """Numbers by layer, sample and metric, and their provenance.
+
+    >>> import torch
+    >>> from rankscope import Network, Spec, trace
+    >>> trace(Network.random(Spec(2, 2, 8)), torch.eye(4, 8)[None]).table["layer"].max()
+    2
 
     ``provenance`` is computed when it is first read; see ``Provenance``.
     """

@@ -36,8 +36,6 @@ from typing import Annotated, NamedTuple
 
 import polars as pl
 import torch
-from scipy.integrate import quad  # type: ignore[import-untyped]
-from scipy.special import digamma, polygamma  # type: ignore[import-untyped]
 from torch import Tensor, nn
 
 from rankscope import tables
@@ -48,6 +46,7 @@ from rankscope.errors import InputError
 from rankscope.experiments import kit
 from rankscope.experiments.norm_cases import NormSetting, random_network
 from rankscope.numerals import plural, short
+from rankscope.process import require
 from rankscope.streams import stream
 
 ENTRY = kit.claim(
@@ -221,6 +220,7 @@ def derived_factor(block: Block, axis: Tensor, bend: Tensor) -> float:
 
 def expected_growth(width: int, scale: float, kind: str) -> tuple[float, float]:
     """λ for κ normal of deviation ``scale``, and the standard deviation of one layer's growth."""
+    quad, special = require("scipy.integrate").quad, require("scipy.special")
 
     def moment(power: int) -> float:
         def integrand(u: float) -> float:
@@ -233,8 +233,9 @@ def expected_growth(width: int, scale: float, kind: str) -> tuple[float, float]:
 
     mean, variance = moment(1), moment(2) - moment(1) ** 2
     if kind == GAUSSIAN:
-        mean += float(digamma((width - 1) / 2) - digamma(width / 2)) / 2
-        variance += float(polygamma(1, (width - 1) / 2) + polygamma(1, width / 2)) / 4
+        mean += float(special.digamma((width - 1) / 2) - special.digamma(width / 2)) / 2
+        spread = special.polygamma(1, (width - 1) / 2) + special.polygamma(1, width / 2)
+        variance += float(spread) / 4
     return mean, math.sqrt(variance)
 
 

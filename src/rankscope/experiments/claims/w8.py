@@ -19,8 +19,6 @@ from statistics import fmean
 import numpy as np
 import polars as pl
 import torch
-from scipy.optimize import linprog  # type: ignore[import-untyped]
-from scipy.stats import binomtest  # type: ignore[import-untyped]
 from torch import Tensor
 
 from rankscope import tables
@@ -31,6 +29,7 @@ from rankscope.errors import InputError
 from rankscope.experiments import depths, kit
 from rankscope.experiments.norm_cases import RING, NormSetting, mask_of, random_network
 from rankscope.numerals import plural, short
+from rankscope.process import require
 from rankscope.streams import stream
 
 ENTRY = kit.claim(
@@ -185,6 +184,7 @@ def in_half_space(x: Tensor) -> bool:
     tokens, width = x.shape
     rows = np.hstack([-x.numpy(), np.ones((tokens, 1))])
     bounds = [(-1.0, 1.0)] * width + [(0.0, None)]
+    linprog = require("scipy.optimize").linprog
     solved = linprog([0.0] * width + [-1.0], A_ub=rows, b_ub=np.zeros(tokens), bounds=bounds)
     return bool(-solved.fun > _POSITIVE)
 
@@ -266,13 +266,14 @@ def compare(config: Config, table: pl.DataFrame) -> list[tuple[int, int, float, 
     keys = ("model", "setting")
     rows = table.filter(metric=SHARE)
     counted = rows.filter(variant=COUNTED).select(*keys, share="value")
+    test = require("scipy.stats").binomtest
     joined = counted.join(rows.filter(variant=WENDEL).select(*keys, "value"), on=keys)
     return [
         (
             int(panel.split()[0]),
             int(width),
             share,
-            float(binomtest(round(share * config.starts), config.starts, chance).pvalue),
+            float(test(round(share * config.starts), config.starts, chance).pvalue),
         )
         for panel, width, share, chance in joined.iter_rows()
     ]

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from rankscope.errors import InputError
+from rankscope.process import require
 from rankscope.streams import global_stream, stream
 
 VOCABULARY: Final = 512
@@ -27,8 +28,7 @@ def make_model(family: str, layers: int, seed: int) -> nn.Module:
     Matrices are drawn with a standard deviation of about 0.8 over the root of the fan-in, a little
     larger or smaller in each; gains about one, biases about a tenth.
     """
-    import transformers as hf  # seconds
-
+    hf = require("transformers")
     hf.utils.logging.set_verbosity_error()
     shape: dict[str, Any] = {**_SHAPE, "num_hidden_layers": layers}
     makers: dict[str, Callable[[], nn.Module]] = {

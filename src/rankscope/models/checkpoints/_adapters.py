@@ -12,14 +12,13 @@ from pathlib import Path
 from typing import Any, Final
 
 import torch
-from safetensors import safe_open
 from torch import Tensor, nn
-from transformers.pytorch_utils import Conv1D
 
 from rankscope.errors import SourceError
 from rankscope.models.checkpoints._files import local_file
 from rankscope.models.checkpoints._names import base_of_adapter, read_json
 from rankscope.numerals import cut
+from rankscope.process import require
 
 _CONFIG, _WEIGHTS, _PICKLE = "adapter_config.json", "adapter_model.safetensors", "adapter_model.bin"
 _PREFIX: Final = "base_model.model."
@@ -88,7 +87,7 @@ class Adapter:
         if self.weights.name == _PICKLE:
             content = torch.load(self.weights, map_location="cpu", weights_only=True)
             return list(content.items())
-        with safe_open(self.weights, framework="pt") as file:
+        with require("safetensors").safe_open(self.weights, framework="pt") as file:
             return [(key, file.get_tensor(key)) for key in file.keys()]  # noqa: SIM118
 
     def _module(self, model: nn.Module, name: str) -> nn.Module | None:
@@ -107,14 +106,15 @@ class Adapter:
     def _add(self, name: str, module: nn.Module, tensors: dict[str, Tensor]) -> None:
         """W + scale · B A, with DoRA's magnitudes if there are any."""
         embeds = isinstance(module, nn.Embedding)
-        if not embeds and not isinstance(module, nn.Linear | Conv1D):
+        is_turned = isinstance(module, require("transformers.pytorch_utils").Conv1D)
+        if not (embeds or is_turned or isinstance(module, nn.Linear)):
             raise self._refusal(f"changes {cut(name)}, a {type(module).__name__}")
         kind = "embedding_" if embeds else ""
         down, up = tensors.get(f"lora_{kind}A"), tensors.get(f"lora_{kind}B")
         magnitude = tensors.get("lora_magnitude_vector")
         weight = module.weight
         assert isinstance(weight, Tensor)
-        turned = embeds or isinstance(module, Conv1D)  # stored as (input, output)
+        turned = embeds or is_turned  # stored as (input, output)
         rows, columns = weight.shape[::-1] if turned else weight.shape
         shape = tuple(weight.shape)
         if down is None or up is None or not {down.ndim, up.ndim} <= {2} or not len(down):

@@ -6,20 +6,16 @@ any file. So both are read as plain JSON first, and the model is put together wi
 
 import os
 from collections.abc import Iterator
-from importlib.util import find_spec
 from itertools import chain
 from pathlib import Path
 from typing import Any, Final
 
 import torch
-from transformers import AutoConfig, AutoModel, FineGrainedFP8Config, PreTrainedConfig
-from transformers.utils.hub import cached_file
-from transformers.utils.quantization_config import Mxfp4Config
 
 from rankscope.errors import SourceError
 from rankscope.models.checkpoints._names import base_of_adapter, read_json
 from rankscope.numerals import cut, gigabytes, short
-from rankscope.process import available_memory
+from rankscope.process import available_memory, require
 
 _MOST_PARTS: Final = 2_000
 _MOST_COUNTED: Final = 10_000_000
@@ -32,12 +28,12 @@ _SLACK: Final = 2**22
 """Numbers that a model may have beside those of its file: poolers, tables of positions."""
 _SPARED: Final = 0.9
 """Of the memory there is, what a model may take."""
-_DEQUANTISED: Final[dict[str, Any]] = {
-    "fp8": FineGrainedFP8Config,
-    "mxfp8": FineGrainedFP8Config,
-    "mxfp4": Mxfp4Config,
+_DEQUANTISED: Final = {
+    "fp8": "FineGrainedFP8Config",
+    "mxfp8": "FineGrainedFP8Config",
+    "mxfp4": "Mxfp4Config",
 }
-"""Formats that Transformers turns into floating point by itself, on any device."""
+"""Formats that Transformers turns into floating point by itself, on any device, and its options."""
 
 
 def read_config(name: str, options: dict[str, Any], *, pickled: bool) -> Any:
@@ -47,6 +43,7 @@ def read_config(name: str, options: dict[str, Any], *, pickled: bool) -> Any:
     """
     if is_gguf(name):
         return _gguf_config(Path(name))
+    auto = require("transformers").AutoConfig
     path = local_file(name, "config.json", options)
     if Path(name).is_dir():
         base = base_of_adapter(Path(name))
@@ -57,7 +54,7 @@ def read_config(name: str, options: dict[str, Any], *, pickled: bool) -> Any:
             advice = f" It holds {ggufs}; name that file." if ggufs else ""
             raise SourceError(f"{name} holds no config.json, so it is not a saved model.{advice}")
     if path is None:
-        return AutoConfig.from_pretrained(name, **options)  # which says what it did not find
+        return auto.from_pretrained(name, **options)  # which says what it did not find
     raw = read_json(path)
     if not raw.get("model_type"):
         raise SourceError(
@@ -66,7 +63,7 @@ def read_config(name: str, options: dict[str, Any], *, pickled: bool) -> Any:
         )
     _check_numbers(path, raw)
     _check_files(name, raw, options, pickled=pickled)
-    return AutoConfig.from_pretrained(name, **options)
+    return auto.from_pretrained(name, **options)
 
 
 def is_gguf(name: str) -> bool:
@@ -76,12 +73,12 @@ def is_gguf(name: str) -> bool:
 
 def _gguf_config(path: Path) -> Any:
     """The configuration in a GGUF file; Transformers checks its header against its size."""
-    if find_spec("gguf") is None:
-        raise SourceError(f"{path} is read with the package gguf; install it: pip install gguf.")
+    require("gguf")  # Transformers reads the file with it
+    transformers = require("transformers")
     place = {"gguf_file": path.name, "local_files_only": True}
-    raw, _ = PreTrainedConfig.get_config_dict(str(path.parent), **place)
+    raw, _ = transformers.PreTrainedConfig.get_config_dict(str(path.parent), **place)
     _check_numbers(path, raw)
-    return AutoConfig.from_pretrained(str(path.parent), **place)
+    return transformers.AutoConfig.from_pretrained(str(path.parent), **place)
 
 
 def _check_numbers(path: Path, raw: dict[str, Any]) -> None:
@@ -114,7 +111,8 @@ def dequantisation(name: str, config: Any) -> dict[str, Any]:
             f"{name} is quantised ({cut(method)}), and its weights cannot be turned into floating "
             "point here; load the checkpoint it was made from, or dequantise it and save that."
         )
-    return {"quantization_config": _DEQUANTISED[method](dequantize=True)}
+    kind = getattr(require("transformers"), _DEQUANTISED[method])
+    return {"quantization_config": kind(dequantize=True)}
 
 
 def _check_files(
@@ -153,7 +151,7 @@ def check_size(name: str, config: Any, *, trusted: bool, weights: int | None, sp
     It is built without its numbers. ``spread`` says that it goes to several devices.
     """
     with torch.device("meta"):
-        model = AutoModel.from_config(config, trust_remote_code=trusted)
+        model = require("transformers").AutoModel.from_config(config, trust_remote_code=trusted)
     tensors = list(chain(model.parameters(), model.buffers()))
     numbers = sum(tensor.numel() for tensor in tensors)
     if weights is not None and numbers > _PACKED * weights + _SLACK:
@@ -191,7 +189,8 @@ def local_file(name: str, file: str, options: dict[str, Any]) -> Path | None:
     if not Path(name).is_dir():
         place = {key: options.get(key) for key in ("revision", "local_files_only")}
         try:
-            path = cached_file(name, file, _raise_exceptions_for_missing_entries=False, **place)
+            hub = require("transformers.utils.hub")
+            path = hub.cached_file(name, file, _raise_exceptions_for_missing_entries=False, **place)
         except (OSError, ValueError):  # the loader itself says why it cannot be reached
             return None
     return Path(path) if path is not None and Path(path).is_file() else None

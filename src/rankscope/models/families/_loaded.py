@@ -31,7 +31,7 @@ from rankscope.models.families._verification import (
 )
 from rankscope.models.text import InputCheck
 from rankscope.numerals import cut, short
-from rankscope.process import atomic_folder
+from rankscope.process import atomic_folder, require
 from rankscope.streams import global_stream, stream
 
 Readable = Sequence[str] | Tensor | Sequence[Any]
@@ -229,7 +229,16 @@ class Reader:
 @checked
 @dataclass(frozen=True, repr=False)
 class Loaded(Reader):
-    """A model in two forms that were proven equal when it was loaded."""
+    """A model in two forms that were proven equal when it was loaded.
+
+    >>> import transformers
+    >>> small = transformers.BertConfig(
+    ...     vocab_size=9, hidden_size=8, num_hidden_layers=2, num_attention_heads=2
+    ... )
+    >>> from rankscope import load
+    >>> load(transformers.BertModel(small)).network.spec.layers
+    2
+    """
 
     network: Network
     original: nn.Module
@@ -383,9 +392,7 @@ def _with_head(original: Any) -> Any:
     named = next(iter(getattr(config, "architectures", None) or ()), "")
     if not named or named == type(original).__name__ or not Path(place).is_dir():
         return original
-    import transformers
-
-    kind = getattr(transformers, named, None)
+    kind = getattr(require("transformers"), named, None)
     if kind is None:
         return original
     whole = kind.from_pretrained(place, local_files_only=True, dtype=original.dtype)

@@ -14,11 +14,8 @@ from pathlib import Path, PurePosixPath
 from typing import Any, Final, TypeVar
 
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import load_file
 from torch import Tensor, nn
 from torch.nn import functional
-from transformers.utils.hub import cached_file
 
 from rankscope.core.pooling import (
     CLASS,
@@ -41,6 +38,7 @@ from rankscope.models.recognition import (
     TOLERANCES,
     relative_error,
 )
+from rankscope.process import require
 from rankscope.streams import stream
 
 _T = TypeVar("_T")
@@ -255,7 +253,7 @@ class _Files:
         if folder.is_dir():
             return folder / name if (folder / name).is_file() else None
         try:
-            found = cached_file(
+            found = require("transformers.utils.hub").cached_file(
                 self.place, name, revision=self.commit, local_files_only=not hub_is_reachable()
             )
         except (OSError, ValueError):  # it has no such file, or is not on the Hub at all
@@ -354,9 +352,10 @@ def _dense(files: _Files, folder: str, width: int, drawn: int | None) -> tuple[S
     path = files.find(f"{folder}/model.safetensors")
     if path is None:
         raise _UnsupportedModuleError(f"weights that {folder[:40]} does not hold as safetensors")
+    safetensors = require("safetensors")
     try:
-        tensors = load_file(path)
-    except (OSError, SafetensorError) as error:
+        tensors = require("safetensors.torch").load_file(path)
+    except (OSError, safetensors.SafetensorError) as error:
         raise _UnsupportedModuleError(f"{folder[:40]}/model.safetensors ({error})") from None
     weight, bias = tensors.get("linear.weight"), tensors.get("linear.bias")
     fits = weight is not None and weight.ndim == 2 and weight.shape[1] == width

@@ -13,15 +13,10 @@ from typing import Any, cast
 from urllib.parse import urlsplit
 from urllib.request import getproxies
 
-import transformers
-from huggingface_hub import constants, try_to_load_from_cache
-from huggingface_hub.errors import HFValidationError
 from torch import nn
-from transformers import AutoImageProcessor, AutoModel, AutoTokenizer, GgufConfig
-from transformers.utils import logging
 
 from rankscope.arguments import checked
-from rankscope.errors import KindError, SourceError
+from rankscope.errors import KindError, MissingPackageError, SourceError
 from rankscope.models.checkpoints import (
     base_of_adapter,
     check_size,
@@ -33,7 +28,7 @@ from rankscope.models.checkpoints import (
     weight_bytes,
 )
 from rankscope.models.families._tokenization import BundledTokenizer
-from rankscope.process import is_path
+from rankscope.process import is_installed, is_path, require
 from rankscope.streams import global_stream
 
 _SMALL: dict[str, Any] = {
@@ -46,39 +41,53 @@ _SMALL: dict[str, Any] = {
     "max_position_embeddings": 2048,
 }
 
-BUILTIN: dict[str, Callable[[], transformers.PreTrainedConfig]] = {
-    "bert-base": transformers.BertConfig,
-    "bert-large": lambda: transformers.BertConfig(
-        hidden_size=1024, num_hidden_layers=24, num_attention_heads=16, intermediate_size=4096
+
+def _config(kind: str, **fields: Any) -> Callable[[], Any]:
+    """What makes a configuration of Transformers, which is imported then."""
+    return lambda: getattr(require("transformers"), kind)(**fields)
+
+
+BUILTIN: dict[str, Callable[[], Any]] = {
+    "bert-base": _config("BertConfig"),
+    "bert-large": _config(
+        "BertConfig",
+        hidden_size=1024,
+        num_hidden_layers=24,
+        num_attention_heads=16,
+        intermediate_size=4096,
     ),
-    "albert-base-v2": lambda: transformers.AlbertConfig(
+    "albert-base-v2": _config(
+        "AlbertConfig",
         hidden_size=768,
         num_attention_heads=12,
         intermediate_size=3072,
         hidden_dropout_prob=0.0,
         attention_probs_dropout_prob=0.0,
     ),
-    "xlnet-base": lambda: transformers.XLNetConfig(
-        d_model=768, n_layer=12, n_head=12, d_inner=3072
+    "xlnet-base": _config("XLNetConfig", d_model=768, n_layer=12, n_head=12, d_inner=3072),
+    "distilbert": _config("DistilBertConfig"),
+    "gpt2": _config("GPT2Config"),
+    "roberta-base": _config(
+        "RobertaConfig",
+        vocab_size=50265,
+        max_position_embeddings=514,
+        type_vocab_size=1,
+        layer_norm_eps=1e-5,
     ),
-    "distilbert": transformers.DistilBertConfig,
-    "gpt2": transformers.GPT2Config,
-    "roberta-base": lambda: transformers.RobertaConfig(
-        vocab_size=50265, max_position_embeddings=514, type_vocab_size=1, layer_norm_eps=1e-5
-    ),
-    "llama-small": lambda: transformers.LlamaConfig(**_SMALL),
-    "mistral-small": lambda: transformers.MistralConfig(**_SMALL, sliding_window=256),
-    "qwen2-small": lambda: transformers.Qwen2Config(**_SMALL),
-    "qwen3-small": lambda: transformers.Qwen3Config(**_SMALL, head_dim=64),
-    "pythia-160m": lambda: transformers.GPTNeoXConfig(
+    "llama-small": _config("LlamaConfig", **_SMALL),
+    "mistral-small": _config("MistralConfig", **_SMALL, sliding_window=256),
+    "qwen2-small": _config("Qwen2Config", **_SMALL),
+    "qwen3-small": _config("Qwen3Config", **_SMALL, head_dim=64),
+    "pythia-160m": _config(
+        "GPTNeoXConfig",
         vocab_size=50304,
         hidden_size=768,
         num_hidden_layers=12,
         num_attention_heads=12,
         intermediate_size=3072,
     ),
-    "vit-base": transformers.ViTConfig,
-    "t5-base": lambda: transformers.T5Config(d_model=768, d_ff=3072, num_layers=12, num_heads=12),
+    "vit-base": _config("ViTConfig"),
+    "t5-base": _config("T5Config", d_model=768, d_ff=3072, num_layers=12, num_heads=12),
 }
 """Configurations that ship with rankscope, so that architectures work without a download: the
 published shapes, or small ones of a family."""
@@ -87,9 +96,12 @@ published shapes, or small ones of a family."""
 @checked
 def cached_folder(hub_id: str) -> Path | None:
     """The folder of a model whose weights were downloaded before; None if there is none."""
+    if not is_installed("huggingface_hub"):
+        return None
+    hub = require("huggingface_hub")
     try:
-        found = try_to_load_from_cache(hub_id, "model.safetensors")
-    except HFValidationError:  # no id of the Hub: a folder that is not there, for instance
+        found = hub.try_to_load_from_cache(hub_id, "model.safetensors")
+    except hub.errors.HFValidationError:  # no id of the Hub, such as a folder that is not there
         return None
     return Path(found).parent if isinstance(found, str) else None
 
@@ -113,8 +125,9 @@ def initialise(name: str, seed: int, options: dict[str, Any], tokenizer: Any = N
     trusted = options["trust_remote_code"]
     size = {"trusted": trusted, "weights": None, "spread": False}
     _attempt(name, lambda: check_size(name, config, **size))
+    auto = require("transformers").AutoModel
     with global_stream(seed, "original"):
-        model = _attempt(name, lambda: AutoModel.from_config(config, trust_remote_code=trusted))
+        model = _attempt(name, lambda: auto.from_config(config, trust_remote_code=trusted))
     return model.eval(), own if given is None else given, None
 
 
@@ -166,7 +179,7 @@ def _readers(places: list[str], options: dict[str, Any]) -> tuple[Any, Any]:
         if (tokenizer := _tokenizer(place, how)) is not None:
             return tokenizer, None
     for place, how in chosen.items():
-        if (processor := _optional(AutoImageProcessor, place, how)) is not None:
+        if (processor := _optional("AutoImageProcessor", place, how)) is not None:
             return None, processor
     return None, None
 
@@ -184,18 +197,19 @@ def _read_weights(name: str, options: dict[str, Any], *, pickled: bool) -> nn.Mo
     weights = weight_bytes(name)
     _attempt(name, lambda: check_size(name, config, weights=weights, **size))
     reading = {**options, **chosen, "weights_only": True, "output_loading_info": True}
-    path = name
+    path, transformers = name, require("transformers")
     if is_gguf(name):
         path, file = str(Path(name).parent), Path(name).name
         # Otherwise Transformers may fetch kernels from the Hub and run them.
-        reading |= {"gguf_file": file, "quantization_config": GgufConfig(dequantize=True)}
+        plain = transformers.GgufConfig(dequantize=True)
+        reading |= {"gguf_file": file, "quantization_config": plain}
     else:
         reading |= _attempt(name, lambda: dequantisation(name, config))
         reading["use_safetensors"] = None if pickled else True
     # The reader of GGUF files has a progress bar that cannot be switched off.
     with nullcontext() if path == name else redirect_stderr(io.StringIO()):
         model, report = _attempt(
-            name, lambda: AutoModel.from_pretrained(path, **reading), pickled=pickled
+            name, lambda: transformers.AutoModel.from_pretrained(path, **reading), pickled=pickled
         )
     if path != name:
         model.config.name_or_path = name
@@ -241,7 +255,7 @@ def hub_is_reachable() -> bool:
     if getproxies():
         return True  # then the proxy resolves names, and only trying tells
     try:
-        socket.getaddrinfo(urlsplit(constants.ENDPOINT).hostname, 443)
+        socket.getaddrinfo(urlsplit(require("huggingface_hub").constants.ENDPOINT).hostname, 443)
     except OSError:
         return False
     return True
@@ -255,7 +269,7 @@ def _attempt(name: str, action: Callable[[], Any], *, pickled: bool | None = Non
     try:
         with quiet():
             return action()
-    except SourceError:
+    except (SourceError, MissingPackageError):
         raise
     except Exception as error:  # whatever a foreign folder makes the loaders raise
         reason = shorten(f"{type(error).__name__}: {error}", _LONG, placeholder=" …").rstrip(".")
@@ -304,7 +318,7 @@ def another_tokenizer(tokenizer: Any) -> Any:
 
 def _tokenizer(name: str, options: dict[str, Any]) -> Any:
     """The tokeniser of a folder or Hub id, ready to pad; None if there is none."""
-    tokenizer = _optional(AutoTokenizer, name, options)
+    tokenizer = _optional("AutoTokenizer", name, options)
     if tokenizer is None or len(tokenizer) <= len(set(tokenizer.all_special_ids)):
         return None  # without a vocabulary file, transformers makes one up that knows no word
     return _ready_to_pad(tokenizer)
@@ -317,12 +331,13 @@ def _ready_to_pad(tokenizer: Any) -> Any:
     return tokenizer
 
 
-def _optional(kind: Any, name: str, options: dict[str, Any]) -> Any:
+def _optional(kind: str, name: str, options: dict[str, Any]) -> Any:
     if is_gguf(name):
         name, options = str(Path(name).parent), {**options, "gguf_file": Path(name).name}
+    auto = getattr(require("transformers"), kind)
     try:
         with quiet():
-            return kind.from_pretrained(name, **options)
+            return auto.from_pretrained(name, **options)
     except Exception:  # there is none, or none that can be read; texts are refused then
         return None
 
@@ -330,6 +345,10 @@ def _optional(kind: Any, name: str, options: dict[str, Any]) -> Any:
 @contextmanager
 def quiet() -> Iterator[None]:
     """No advice from the loaders on standard error: what matters becomes an error of ours."""
+    if not is_installed("transformers"):
+        yield
+        return
+    logging = require("transformers.utils.logging")
     level, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
     offloading = getLogger("accelerate.big_modeling")
     before, offloading.disabled = offloading.disabled, True

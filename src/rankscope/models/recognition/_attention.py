@@ -17,6 +17,7 @@ from rankscope.core.network import Attention, Projection, Scores, View
 from rankscope.errors import UnsupportedModelError
 from rankscope.models.recognition._observation import Habits, Observed, PathCall, Reading
 from rankscope.models.recognition._projections import Slots, plain
+from rankscope.process import require
 
 ROLES = {
     role: re.compile(rf"(^|\.)({names})$")
@@ -387,8 +388,7 @@ def _changing_rotary(
 
 
 def _longer_frequencies(kind: str, config: Any, layers: str | None, tokens: int) -> Tensor:
-    from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
-
+    rotary = require("transformers.modeling_rope_utils")
     kinds = {} if layers is None else {"layer_type": layers}
-    frequencies: Tensor = ROPE_INIT_FUNCTIONS[kind](config, None, seq_len=tokens, **kinds)[0]
+    frequencies: Tensor = rotary.ROPE_INIT_FUNCTIONS[kind](config, None, seq_len=tokens, **kinds)[0]
     return frequencies

@@ -17,6 +17,7 @@ from rankscope.arguments import Count, Range, checked
 from rankscope.core.checks import real, usable_device, whole_numbers
 from rankscope.errors import InputError, ShapeError
 from rankscope.models.text import Tokenizer
+from rankscope.process import require
 from rankscope.streams import stream
 
 Scores = Float[Tensor, "seed"]
@@ -173,11 +174,10 @@ class Hull:
 
 def on_hull(points: Tensor) -> Tensor:
     """1 for the corners of each set's convex hull, 0 for the points inside."""
-    from scipy.spatial import ConvexHull  # type: ignore[import-untyped]
-
+    hull_of = require("scipy.spatial").ConvexHull
     labels = torch.zeros(points.shape[:-1], dtype=torch.long)
     for row, point_set in zip(labels, points.numpy(), strict=True):
-        row[torch.from_numpy(ConvexHull(point_set).vertices.astype(np.int64))] = 1
+        row[torch.from_numpy(hull_of(point_set).vertices.astype(np.int64))] = 1
     return labels
 
 

@@ -1,44 +1,48 @@
 """Charts of summary tables; figures draw and never compute."""
 
-from rankscope.show.figures._axes import Tick as Tick
-from rankscope.show.figures._axes import Vertical as Vertical
-from rankscope.show.figures._axes import over as over
-from rankscope.show.figures._catalogue import (
-    FIGURES,
-    FigureKind,
-    description,
-    draw,
-    heading,
-    headings,
-    metrics_of,
-    reading,
-)
-from rankscope.show.figures._chart import VEGA_LITE as VEGA_LITE
-from rankscope.show.figures._chart import ScriptSafe, labelled, printable, save
-from rankscope.show.figures._chart import bundle as bundle
-from rankscope.show.figures._chart import content_policy as content_policy
-from rankscope.show.figures._chart import png as png
-from rankscope.show.figures._chart import svg as svg
-from rankscope.show.figures._curves import (
-    by_depth,
-    by_layer,
-    by_model,
-    by_setting,
-    steps,
-    trajectories,
-)
-from rankscope.show.figures._heatmap import Shades as Shades
-from rankscope.show.figures._heatmap import cell_mark as cell_mark
-from rankscope.show.figures._lines import line_marks as line_marks
-from rankscope.show.figures._maps import head_map, layer_map, phase_map, token_map
-from rankscope.show.figures._paths import by_length, length_distributions
-from rankscope.show.figures._sweeps import axis_map, by_axis
-from rankscope.show.figures._theme import INK as INK
-from rankscope.show.figures._theme import PALETTE as PALETTE
-from rankscope.show.figures._theme import WORDS_AS_TITLE as WORDS_AS_TITLE
-from rankscope.show.figures._theme import Figure, adaptive, dark_variables
-from rankscope.show.figures._theme import Look as Look
-from rankscope.show.figures._theme import configuration as configuration
+from rankscope.process import optional_packages
+
+with optional_packages():
+    from rankscope.show.figures._axes import Tick as Tick
+    from rankscope.show.figures._axes import Vertical as Vertical
+    from rankscope.show.figures._axes import over as over
+    from rankscope.show.figures._catalogue import (
+        FIGURES,
+        FigureKind,
+        description,
+        draw,
+        heading,
+        headings,
+        metrics_of,
+        reading,
+    )
+    from rankscope.show.figures._chart import VEGA_LITE as VEGA_LITE
+    from rankscope.show.figures._chart import ScriptSafe, labelled, printable, save
+    from rankscope.show.figures._chart import bundle as bundle
+    from rankscope.show.figures._chart import content_policy as content_policy
+    from rankscope.show.figures._chart import png as png
+    from rankscope.show.figures._chart import svg as svg
+    from rankscope.show.figures._curves import (
+        by_depth,
+        by_layer,
+        by_model,
+        by_setting,
+        steps,
+        trajectories,
+    )
+    from rankscope.show.figures._heatmap import Shades as Shades
+    from rankscope.show.figures._heatmap import cell_mark as cell_mark
+    from rankscope.show.figures._lines import line_marks as line_marks
+    from rankscope.show.figures._maps import head_map, layer_map, phase_map, token_map
+    from rankscope.show.figures._paths import by_length, length_distributions
+    from rankscope.show.figures._sweeps import axis_map, by_axis
+    from rankscope.show.figures._theme import INK as INK
+    from rankscope.show.figures._theme import PALETTE as PALETTE
+    from rankscope.show.figures._theme import WORDS_AS_TITLE as WORDS_AS_TITLE
+    from rankscope.show.figures._theme import Figure, adaptive, dark_variables
+    from rankscope.show.figures._theme import Look as Look
+    from rankscope.show.figures._theme import configuration as configuration
+    from rankscope.show.figures._training import by_step, step_map
 
 __all__ = [
     "FIGURES",
@@ -53,6 +57,7 @@ __all__ = [
     "by_length",
     "by_model",
     "by_setting",
+    "by_step",
     "dark_variables",
     "description",
     "draw",
@@ -67,6 +72,7 @@ __all__ = [
     "printable",
     "reading",
     "save",
+    "step_map",
     "steps",
     "token_map",
     "trajectories",

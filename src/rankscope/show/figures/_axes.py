@@ -88,7 +88,7 @@ def setting_axis(title: str, settings: Sequence[float], *, field: str = "setting
         field,
         "log" if first > 0 and last >= _WIDE_SPAN * first else "linear",
         (first, last) if first < last else (first - 1, first + 1),
-        {"title": title, **named, "format": "~g"},
+        {"title": title, **named, "format": ",.6~g"},
         padding=14,
     )
 

@@ -113,7 +113,7 @@ def metrics_of(drawing: Drawing, result: Result) -> list[str]:
 
 
 @checked
-def description(drawing: Drawing, result: Result) -> str:
+def description(drawing: Drawing, result: Result, chart: Figure | None = None) -> str:
     """The alternative text of a chart: the ends and extremes of each curve.
 
     >>> from rankscope import tables
@@ -121,10 +121,12 @@ def description(drawing: Drawing, result: Result) -> str:
     >>> result = Result("r", "Rank", "Does it fall?", (), table, {})
     >>> description(Drawing("by_depth", metric="rank"), result)
     'Rank against depth. Rank: 4 at layer 0, 2 at layer 1.'
+
+    ``chart`` is what ``draw`` returned; some figures are drawn for their text if it is not given.
     """
     kind = _kind_of(drawing)
     if not kind.places:
-        return str(draw(drawing, result).description)
+        return str((draw(drawing, result) if chart is None else chart).description)
     rows = _keep(result.table, drawing)
     with metric_catalogue.knowing(result.metrics):
         said = describe(rows, metrics_of(drawing, result), kind.places)

@@ -34,7 +34,7 @@ from rankscope.show.figures._rows import exact_text, finite_or_none
 # exchange single colours, not those between them, so these must do on light and on dark paper.
 SCHEME: Final = alt.SchemeParams(name="viridis", extent=[0.03, 0.96])
 # Drawn on cells, not on paper, so pages must not exchange them either.
-_LIGHT, _DARK = "#fdfdfd", "#12161c"
+LIGHT, DARK = "#fdfdfd", "#12161c"
 _BAR_WIDTH: Final = 220.0
 _BAR_HEIGHT: Final = 9.0
 _BAR_STEPS: Final = 110
@@ -292,12 +292,12 @@ def heat_panel(
     layer = [mark]
     edges = [] if boundary is None else _edges(cells, boundary)
     # Light between dark edges, so that it is seen on every shade.
-    for colour, width in ((_DARK, 3.5), (_LIGHT, 1.6)) if edges else ():
+    for colour, width in ((DARK, 3.5), (LIGHT, 1.6)) if edges else ():
         line = over(edges).mark_rule(color=colour, strokeWidth=width, strokeCap="square", clip=True)
         layer.append(line.encode(x=left, x2="right", y=low, y2="high"))
     if cells.rings is not None and cells.rings.height:
         rings = over(cells.data(cells.rings, shades, entry))
-        ring = rings.mark_point(filled=True, opacity=1, size=_RING, stroke=_LIGHT, strokeWidth=1.8)
+        ring = rings.mark_point(filled=True, opacity=1, size=_RING, stroke=LIGHT, strokeWidth=1.8)
         layer.append(
             ring.encode(
                 x=x.encode(alt.X, "across"),

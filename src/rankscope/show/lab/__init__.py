@@ -6,6 +6,8 @@ because the worker processes import this package and need neither a server nor c
 
 from typing import TYPE_CHECKING
 
+from rankscope.process import optional_packages
+
 if TYPE_CHECKING:
     from rankscope.show.lab._server import serve as serve
 
@@ -15,6 +17,7 @@ __all__ = ["serve"]
 def __getattr__(name: str) -> object:
     if name != "serve":
         raise AttributeError(f"module 'rankscope.show.lab' has no attribute {name!r}")
-    from rankscope.show.lab._server import serve
+    with optional_packages():
+        from rankscope.show.lab._server import serve
 
     return serve

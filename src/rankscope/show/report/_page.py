@@ -220,7 +220,8 @@ def first_chart(result: Result) -> Chart | None:
 
 def _chart(result: Result, drawing: Drawing, title: str, text: str) -> Chart:
     entries = [metric(name) for name in dict.fromkeys(metrics_of(drawing, result))]
-    return Chart(draw(drawing, result), title, text, description(drawing, result), entries)
+    chart = draw(drawing, result)
+    return Chart(chart, title, text, description(drawing, result, chart), entries)
 
 
 def caption(grid: MetricGrid) -> str:

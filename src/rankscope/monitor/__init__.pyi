@@ -1,0 +1,11 @@
+from ._history import Alarm as Alarm
+from ._history import History as History
+from ._history import RunReader as RunReader
+from ._history import read_run as read_run
+from ._live import LiveWatch as LiveWatch
+from ._monitor import Monitor as Monitor
+from ._names import MONITORED as MONITORED
+from ._names import OVERHEAD as OVERHEAD
+from ._result import run_result as run_result
+from ._result import write_report as write_report
+from ._rules import RULES as RULES
