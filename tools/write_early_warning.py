@@ -2,34 +2,37 @@
 
 import logging
 import sys
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
+import torch
+
 from rankscope.experiments.studies import early_warning
-from rankscope.experiments.studies._training_faults import KINDS
-from rankscope.process import one_thread, silent
+from rankscope.experiments.studies._training_faults import FAULTS, KINDS
 from rankscope.results import Listing
 from rankscope.version import __version__
 
 TARGET = Path(__file__).parents[1] / "docs" / "early-warning.md"
 BEGIN, END = "<!-- tables -->\n", "<!-- end -->\n"
-LONG, LONG_SEEDS = 1000, 3
+LONG, LONG_SEEDS, PROCESSES = 1000, 3, 2
 
 
 def main(seeds: int) -> None:
     """Seeds 0, 1, …; rules and faults were developed on seeds from 1,000 on."""
-    logging.getLogger("rankscope.monitor").setLevel(logging.ERROR)
     config = early_warning.Config(seeds=seeds)
     long = replace(config, steps=LONG)
-    with one_thread():
-        measured = early_warning.measure(config, silent)
-        longer = [
-            early_warning.watch(long, kind, "", seed)
-            for kind in KINDS
-            for seed in range(LONG_SEEDS)
-        ]
-    answer = early_warning.judge(config, measured)
+    work = [(long, kind, "", seed) for kind in KINDS for seed in range(LONG_SEEDS)]
+    first, count = len(work), len(work) + seeds * (len(KINDS) + len(FAULTS))
+    work += [(config, *case) for case in early_warning.cases(config)]
+    runs = []
+    with ProcessPoolExecutor(PROCESSES, initializer=_prepare) as pool:
+        for run in pool.map(early_warning.watch, *zip(*work, strict=True)):
+            runs.append(run)
+            print(f"{len(runs)} of {count} runs", end="\r", flush=True)
+    answer = early_warning.judge(config, early_warning.tabulate(runs[first:]))
+    longer = runs[:first]
     day = datetime.now(UTC).date()
     about = (
         f"Version {__version__}, {day}, seeds 0 to {seeds - 1}, {config.steps} steps with a record "
@@ -43,6 +46,11 @@ def main(seeds: int) -> None:
     after = rest.partition(END)[2]
     text = f"{before}{BEGIN}\n{chr(10).join(f'{part}{chr(10)}' for part in parts)}\n{END}{after}"
     TARGET.write_text(text, encoding="utf-8")
+
+
+def _prepare() -> None:
+    torch.set_num_threads(1)
+    logging.getLogger("rankscope.monitor").setLevel(logging.ERROR)
 
 
 def _table(listing: Listing) -> str:

@@ -127,7 +127,9 @@ def collapsed_init(history: History, limits: Limits) -> Met | None:
     if not values or not is_untrained(history):
         return None
     allowed = len(history.records) <= limits["records"]
-    met = {k: v for k, v in values.items() if allowed and v < limits["residual"]}
+    met: dict[Layer, float] = {
+        layer: value for layer, value in values.items() if allowed and value < limits["residual"]
+    }
     return Met(met, lambda layer: _residual_words(history, layer, met))
 
 

@@ -55,7 +55,8 @@ class Attention(nn.Module):
         y = functional.scaled_dot_product_attention(
             q, k, v, mask, is_causal=self.causal and mask is None, scale=self.scale
         )
-        return self.output(y.transpose(1, 2).flatten(2))
+        output: Tensor = self.output(y.transpose(1, 2).flatten(2))
+        return output
 
 
 class Mixture(nn.Module):
@@ -127,7 +128,8 @@ class Model(nn.Module):
         for block in self.blocks:
             x = block(x)
         x = self.norm(x)
-        return self.readout(x.mean(1) if self.pooled else x)
+        output: Tensor = self.readout(x.mean(1) if self.pooled else x)
+        return output
 
 
 class Text:
@@ -210,7 +212,7 @@ class MaskedTask(LanguageTask):
 class ClassTask(Task):
     """Tell the class of a sequence."""
 
-    classes = CLASSES
+    classes: int | None = CLASSES
 
     def read(self, samples: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
         """Sequences and their classes."""
@@ -360,8 +362,8 @@ def _attentions(training: Training) -> Iterator[Attention]:
 
 def _grow_queries(training: Training) -> None:
     for attention in _attentions(training):
-        attention.query.weight *= 1.03
-        attention.query.bias *= 1.03
+        attention.query.weight.mul_(1.03)
+        attention.query.bias.mul_(1.03)
 
 
 def _raise_rate(training: Training) -> None:
@@ -369,21 +371,22 @@ def _raise_rate(training: Training) -> None:
 
 
 def _shrink_skip(training: Training) -> None:
-    for block in training.model.blocks:
-        block.skip *= 0.97
+    for block in training.model.modules():
+        if isinstance(block, Block):
+            block.skip *= 0.97
 
 
 def _round_logits(training: Training) -> None:
     """Keys get a common offset, which softmax ignores, and logits are rounded to bfloat16."""
     for attention in _attentions(training):
         attention.rounds = True
-        attention.key.bias += 10.0
+        attention.key.bias.add_(10.0)
 
 
 def _tilt_router(training: Training) -> None:
     for module in training.model.modules():
         if isinstance(module, Mixture):
-            module.router.bias[0] += 0.1
+            module.router.bias[0].add_(0.1)
 
 
 def _let_collapse(training: Training) -> None:

@@ -242,7 +242,11 @@ def cases(config: Config) -> Iterator[tuple[str, str, int]]:
 
 def measure(config: Config, on_step: kit.OnStep) -> kit.Measured[list[WatchedRun]]:
     """Train every healthy and every faulty run."""
-    runs = [watch(config, *case) for case, _ in kit.tracked(list(cases(config)), on_step)]
+    return tabulate([watch(config, *case) for case, _ in kit.tracked(list(cases(config)), on_step)])
+
+
+def tabulate(runs: list[WatchedRun]) -> kit.Measured[list[WatchedRun]]:
+    """The numbers of all runs."""
     rows: list[tuple[Any, ...]] = []
     for run in runs:
         name = (run.fault or run.kind, "faulty" if run.fault else "healthy", run.seed)
