@@ -7,8 +7,8 @@ import pytest
 NAMES = {
     "rankscope": """
         Bounds Loaded Monitor Network Path Prediction Result Spec Trace __version__ activations
-        advise ask bounds compare count_paths deep deep_trace design_values diagnose enumerate_paths
-        errors experiments families figures find_equilibria head_shares load masks
+        advise ask attach bounds compare count_paths deep deep_trace design_values diagnose
+        enumerate_paths errors experiments families figures find_equilibria head_shares load masks
         metric_catalogue metrics monitor network path_lengths path_matrix path_output paths predict
         prediction report reproduce residual results run sample_paths sweep tables text
         theory top_paths trace tracing training truncate verify
@@ -85,7 +85,7 @@ NAMES = {
         stability_of stable_search step_jacobian thresholds
     """,
     "rankscope.core.tracing": """
-        DEFAULT_METRICS MEASURES Provenance Trace activations captured_input
+        DEFAULT_METRICS MEASURES Provenance Session Trace activations attach captured_input
         captured_states choose_measures evaluating find_blocks trace trace_in_batches
         with_replaced_state
     """,

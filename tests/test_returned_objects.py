@@ -224,6 +224,7 @@ NOT_ANSWERS = {
     "Loaded": "a model",
     "SequenceModel": "a model",
     "LanguageModel": "a model",
+    "Session": "a model that is traced many times",
     "Tokenizer": "reads text",
     "Spec": "a description of a model",
     "Path": "an argument of other functions",

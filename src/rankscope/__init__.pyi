@@ -33,6 +33,7 @@ from .models import families as families
 from .models import text as text
 from .models import training as training
 from .models.calls import activations as activations
+from .models.calls import attach as attach
 from .models.calls import bounds as bounds
 from .models.calls import deep_trace as deep_trace
 from .models.calls import head_shares as head_shares

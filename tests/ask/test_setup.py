@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from rankscope.ask import COMMAND_LINE, GRID, Asks, Setup, Sources, options
+from rankscope.ask._asked import setup_readers
 from rankscope.core.network import Spec
 from rankscope.errors import InputError
 from rankscope.experiments.catalogue import entries
@@ -152,3 +153,12 @@ def test_ids_are_read_from_beside_a_grid_and_are_in_the_key(tmp_path) -> None:
     (tmp_path / "ids.txt").write_text("[2, 7, 4]\n")
     again = Setup.of({"model": "a/b", "ids": "ids.txt"}, sources=Sources(str(tmp_path)))
     assert again.key() != before
+
+
+@pytest.mark.parametrize(
+    ("available", "chosen"),
+    [(["cpu"], "cpu"), (["cpu", "cuda:0", "cuda:1"], "cuda:0"), (["cpu", "mps"], "mps")],
+)
+def test_auto_is_the_first_gpu_or_the_cpu(monkeypatch, available, chosen) -> None:
+    monkeypatch.setattr("rankscope.ask._asked.devices", lambda: available)
+    assert setup_readers()["device"]("auto") == chosen

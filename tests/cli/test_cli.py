@@ -332,9 +332,11 @@ def test_the_answer_of_diagnose_fits_a_screen(rankscope, monkeypatch) -> None:
     starts = ["where", "why", "untrained", "what now"]
     assert [start for line in lines for start in starts if line.startswith(start)] == starts
     assert lines[-1].startswith("page")
-    full = rankscope("diagnose", *small, "--length=40", "--full")
+    full = rankscope("diagnose", *small, "--length=40", "--full", "--chapters=core")
     assert len(full.stdout.splitlines()) > 100
-    assert "The pure-attention core" in full.stdout
+    assert "The pure-attention core (" not in full.stdout  # not among those left out
+    assert "\nThe pure-attention core" in full.stdout
+    assert "Path lengths (paths)" in full.stdout
 
 
 @pytest.mark.parametrize(

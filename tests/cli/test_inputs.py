@@ -159,7 +159,7 @@ def test_networks_run_in_the_format_asked_for(rankscope, protein, tmp_path, dtyp
 
 def test_what_cannot_be_run_in_halves_says_so(refuses) -> None:
     assert "use float32 or float64" in refuses("paths", *SMALL, "--dtype=bfloat16")
-    assert "choose cpu" in refuses("trace", *SMALL, "--device=nowhere")
+    assert "choose auto, cpu" in refuses("trace", *SMALL, "--device=nowhere")
     assert "available: cpu" in refuses("trace", *SMALL, "--device=cuda:99")
 
 

@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from rankscope.core.batches import batches
-from rankscope.core.network import Network, Spec
+from rankscope.core.batches import batches, gathered
+from rankscope.core.network import Network, Rotary, Spec
 from rankscope.core.tracing import trace, trace_in_batches
 from rankscope.errors import InputError, KindError, ShapeError
 
@@ -58,3 +58,15 @@ def test_a_trace_in_batches_is_the_trace(measured):
     left, right = whole.table.sort(key), parts.table.sort(key)
     assert left.select(key).equals(right.select(key))
     torch.testing.assert_close(left["value"].to_torch(), right["value"].to_torch())
+
+
+@pytest.mark.parametrize("mask", ["full", "causal", "window:3"])
+def test_gathered_tokens_have_the_states_they_have_with_padding_between_them(mask: str) -> None:
+    network = Network.random(Spec(2, 2, 8, mask=mask, scores=Rotary()), dtype=torch.float64)
+    x = torch.randn(3, 9, 8, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    some = torch.rand(3, 9, generator=torch.Generator().manual_seed(1)) < 0.5
+    some[0, 0] = True
+    near, kept = gathered(x, some)
+    assert kept.shape[1] == int(some.sum(-1).max()) < 9
+    assert torch.equal(near[kept], x[some])
+    torch.testing.assert_close(network(near, kept)[kept], network(x, some)[some])

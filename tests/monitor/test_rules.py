@@ -142,6 +142,18 @@ CASES = {
             [residuals(0.9, 0.8, 0.6), *[residuals(0.9, 0.07, 0.1), residuals(0.9, 0.2, 0.05)] * 4],
         ],
     ),
+    "few-directions": Case(  # (rank − 1) / 10 below 0.1: rank below 2
+        raised=[by_layer("rank/effective_rank", 11, 11, 11)]
+        + [by_layer("rank/effective_rank", 9, r, r) for r in (1.9, 1.2, 1.1)],
+        kept=by_layer("rank/effective_rank", 9, 2.4, 9),
+        calm=by_layer("rank/effective_rank", 9, 2.6, 9),
+        layer=2,
+        near=[
+            [by_layer("rank/effective_rank", r) for r in (11, 2.01, 2.01, 2.01, 2.01)],
+            [by_layer("rank/effective_rank", r) for r in (2.9, 1, 1, 1, 1)],
+            [by_layer("rank/effective_rank", r) for r in (11, 1, 1, 3, 1, 1)],
+        ],
+    ),
     "rank-falls-with-loss": Case(  # (rank − 1) / 8 below 0.25: rank below 3
         raised=[embeddings(9, None)]
         + [embeddings(9, 1.0)] * 5

@@ -193,7 +193,7 @@ def test_a_key_follows_the_files_of_a_model(tmp_path, monkeypatch):
         ({"at_init": True}, "at_init needs a model"),
         ({"model": "./none"}, "the folder ./none does not exist"),
         ({"model": "bert-base", "at_init": True}, "layers describes a random network"),
-        ({"device": "warp"}, "device='warp' is unknown; choose cpu"),
+        ({"device": "warp"}, "device='warp' is unknown; choose auto, cpu"),
         ({"length": 2}, "length=2 is out of range"),
         ({"samples": 0}, "samples=0 is out of range"),
         ({"dtype": "int8"}, "expected one of float32"),

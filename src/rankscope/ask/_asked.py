@@ -17,6 +17,7 @@ from rankscope.ask._setup import Setup
 from rankscope.ask._sources import Sources, nearest
 from rankscope.ask._subject import outline, refuse_unfit
 from rankscope.ask._words import LEFT_OUT, Asks, Dialect
+from rankscope.core.checks import devices
 from rankscope.core.network import ABLATIONS, SCORES, ScoreKind, Spec
 from rankscope.errors import InputError, RankscopeError
 from rankscope.models.checkpoints import INIT
@@ -317,12 +318,17 @@ def _without(value: Any) -> tuple[str, ...]:
 
 
 def _device(value: Any) -> str | None:
-    """The name of a device of PyTorch; its availability is checked when the run starts."""
+    """The name of a device of PyTorch; its availability is checked when the run starts.
+
+    ``"auto"`` is the first GPU, or the CPU where there is none.
+    """
+    if value == "auto":
+        return next((name for name in devices() if name != "cpu"), "cpu")
     try:
         return None if value is None else str(torch.device(value))
     except (RuntimeError, TypeError):
         raise InputError(
-            f"device{short(value)} is unknown; choose cpu, cuda, cuda:1, mps."
+            f"device{short(value)} is unknown; choose auto, cpu, cuda, cuda:1, mps."
         ) from None
 
 

@@ -65,7 +65,8 @@ class Setup:
         Word("Network", "Number format of the model; metrics are computed in float32 or higher."),
     ] = "float32"
     device: Annotated[
-        str | None, Word("Network", "Device: cpu, cuda, cuda:1, mps; default: cpu.")
+        str | None,
+        Word("Network", "cpu, cuda, cuda:1, mps, or auto (a GPU if there is one); default: cpu."),
     ] = None
     without: Annotated[
         tuple[str, ...],

@@ -66,13 +66,20 @@ def diagnose(
             show_default=False,
         ),
     ] = "",
+    chapters: Annotated[
+        str,
+        typer.Option(
+            help="Comma-separated chapters that take time of their own: paths, core (attention "
+            "alone in scaled arithmetic), bounds, design, or all; '' for none."
+        ),
+    ] = "design",
 ) -> None:
     """Does the model collapse? Where, why, and what to change: one answer and one page.
 
     By default: a random network with BERT-base's shape on bundled text. Nothing
     is downloaded.
     """
-    result = _answer("diagnose", options, fix=fix)
+    result = _answer("diagnose", options, fix=fix, chapters=names(chapters))
     failing = {"collapse": ("collapse",), "slow": ("collapse", "slow")}.get(fail_on or "", ())
     if any(finding.fate in failing for finding in result.findings):
         raise typer.Exit(_COLLAPSED)
@@ -98,7 +105,7 @@ def demo(options: OutputOptions) -> None:
     config = question.module().Config
     outputs.run(question, config(pair.broken), options)
     if not options.as_json:
-        healthy = question.run(config(pair.healthy)).headline
+        healthy = question.run(config(pair.healthy, chapters=())).headline
         assert healthy is not None  # every diagnosis has one
         typer.echo(f"\nThe fault: {FAULT} was multiplied by {FACTOR:g}.")
         typer.echo(f"The same model without the fault, on the same text: {healthy.text}.")

@@ -298,7 +298,8 @@ _FINITE: dict[int, tuple["weakref.ref[Tensor]", Stamp]] = {}
 _MOST_REMEMBERED = 2**16
 
 
-def _stamp(tensor: Tensor) -> Stamp:
+def stamp(tensor: Tensor) -> Stamp:
+    """The storage of a tensor and PyTorch's count of writes; no number is read."""
     writes = None if tensor.is_inference() else tensor._version
     return tensor.shape, tensor.dtype, tensor.data_ptr(), tensor.stride(), writes
 
@@ -314,20 +315,20 @@ def not_finite(named: Mapping[str, Tensor], *, infinity: bool = False) -> list[s
         is_real = tensor.is_floating_point() or tensor.is_complex()
         if not (is_real and _is_readable(tensor) and tensor.numel() > 0):
             continue
-        stamp, (known, before) = _stamp(tensor), _FINITE.get(id(tensor), (None, None))
-        is_known = known is not None and known() is tensor and before == stamp
-        if not is_known or stamp[-1] is None:
-            unknown[tensor.device][name] = stamp
+        now, (known, before) = stamp(tensor), _FINITE.get(id(tensor), (None, None))
+        is_known = known is not None and known() is tensor and before == now
+        if not is_known or now[-1] is None:
+            unknown[tensor.device][name] = now
     if len(_FINITE) > _MOST_REMEMBERED:
         _FINITE.clear()
     broken = []
     for some in unknown.values():  # a device is waited for once
         doubts = torch.stack([_doubts(named[name]) for name in some]).tolist()
-        for (name, stamp), (is_nan, is_infinite) in zip(some.items(), doubts, strict=True):
+        for (name, now), (is_nan, is_infinite) in zip(some.items(), doubts, strict=True):
             if is_nan or (is_infinite and not infinity):
                 broken.append(name)
             elif not is_infinite:
-                _FINITE[id(named[name])] = (weakref.ref(named[name]), stamp)
+                _FINITE[id(named[name])] = (weakref.ref(named[name]), now)
     return broken
 
 

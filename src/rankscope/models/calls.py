@@ -166,13 +166,13 @@ def _of_any_model(
 Call = TypeVar("Call", bound=Callable[..., Any])
 
 
-def _with_signature(call: Call, function: Any, model: Any, inputs: Any) -> Call:
+def _with_signature(call: Call, function: Any, model: Any, *inputs: Any) -> Call:
     """Set the signature that ``help`` and editors show, with the parameter names used here."""
     signature = inspect.signature(function)
-    first, second, *rest = signature.parameters.values()
-    first = first.replace(name="model", annotation=model)
-    second = second.replace(name="inputs", annotation=inputs)
-    shown = signature.replace(parameters=[first, second, *rest])
+    parameters = list(signature.parameters.values())
+    for at, (name, kind) in enumerate(zip(("model", "inputs"), (model, *inputs), strict=False)):
+        parameters[at] = parameters[at].replace(name=name, annotation=kind)
+    shown = signature.replace(parameters=parameters)
     call.__signature__ = shown  # type: ignore[attr-defined]
     return call
 
@@ -195,6 +195,22 @@ def trace(model: Any, inputs: Any, **options: Any) -> _tracing.Trace:
     elif isinstance(inputs, np.ndarray):
         inputs = torch.from_numpy(inputs)
     return _tracing.trace(model, inputs, **options)
+
+
+@wraps(_tracing.attach)
+def attach(model: Any, **options: Any) -> _tracing.Session:
+    """As ``trace``: what the session's ``trace`` is given is read for a loaded model."""
+
+    def read(inputs: Any, token_mask: Tensor | None) -> tuple[Any, Tensor | None]:
+        if _is_loaded(model):
+            return _arguments(model, inputs, token_mask)[1], None
+        return torch.from_numpy(inputs) if isinstance(inputs, np.ndarray) else inputs, token_mask
+
+    body = model.body if _is_loaded(model) else model
+    return _tracing.attach(body, **options).reading(read)
+
+
+attach = _with_signature(attach, _tracing.attach, Model)
 
 
 def _arguments(

@@ -243,6 +243,35 @@ def rank_collapse(history: History, limits: Limits) -> Met | None:
 
 
 @rule(
+    "few-directions",
+    "Tokens on few directions",
+    "The tokens of a sample differ along far fewer directions than at the start, at worst in size "
+    "and sign along a single one; the residual does not show it, because they are not alike.",
+    "the effective rank of the tokens of a layer, less one, is below {rank:g} of its baseline",
+    patience=3,
+    steps=50,
+    excludes="rank-collapse",
+    rank=(0.1, 0.15),
+    start=(3, 3),
+)
+def few_directions(history: History, limits: Limits) -> Met | None:
+    """Layers whose tokens lost their effective rank."""
+    metric = "rank/effective_rank"
+    pairs = values_with_baseline(history, metric)
+    if not pairs:
+        return None
+    met: dict[Layer, float] = {
+        layer: value
+        for layer, (value, start) in pairs.items()
+        if start >= limits["start"] and value - 1 < limits["rank"] * (start - 1)
+    }
+    return Met(
+        met,
+        lambda layer: text_against_start(history, metric, layer) + gradients_text(history, met),
+    )
+
+
+@rule(
     "rank-falls-with-loss",
     "Rank falls with the loss",
     "Embeddings of different samples become alike while the loss improves: the loss rewards the "

@@ -51,7 +51,8 @@ def as_it_is(model: nn.Module) -> Unconverted:
 
 
 def traced(model: nn.Module, ids: list[list[int]]) -> Result:
-    return run(Config(model_subject(as_it_is(model), ids=ids)), lambda _: None)
+    subject = model_subject(as_it_is(model), ids=ids)
+    return run(Config(subject, chapters=("all",)), lambda _: None)
 
 
 def left_out(result: Result) -> list[str]:
@@ -109,7 +110,7 @@ def test_a_module_is_diagnosed_on_its_own_inputs(
 ) -> None:
     model = make()
     before = {name: value.clone() for name, value in model.state_dict().items()}
-    found = diagnose(model, inputs)
+    found = diagnose(model, inputs, chapters="all")
     assert [one.kind for one in found.findings] == [rule.name for rule in RULES]
     assert left_out(found) == list(NEED_A_NETWORK)
     assert finding(found, "entropy collapse").fate != "unknown"

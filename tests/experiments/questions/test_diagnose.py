@@ -43,7 +43,8 @@ def inputs() -> dict[str, torch.Tensor]:
 
 @pytest.fixture(scope="module")
 def found():
-    return diagnose(Network.random(SPEC, dtype=torch.float64), **inputs(), batch_size=2)
+    network = Network.random(SPEC, dtype=torch.float64)
+    return diagnose(network, **inputs(), batch_size=2, chapters="all")
 
 
 @pytest.fixture(scope="module")
@@ -69,6 +70,36 @@ def test_every_kind_is_judged_and_every_chapter_there(found) -> None:
     assert [each.rule for each in found.findings] == [rule.text for rule in RULES]
     assert [part.title for part in found.parts] == CHAPTERS
     assert all(each.sentence.endswith(".") for each in found.findings)
+
+
+@pytest.mark.parametrize(
+    ("asked", "missing"),
+    [
+        ({}, CHAPTERS[4:7]),
+        ({"chapters": ("paths", "design")}, CHAPTERS[5:7]),
+        ({"chapters": ()}, CHAPTERS[4:8]),
+    ],
+)
+def test_chapters_are_those_asked_for_and_the_answer_is_the_same(found, asked, missing) -> None:
+    network = Network.random(SPEC, dtype=torch.float64)
+    fewer = diagnose(network, **inputs(), batch_size=2, **asked)
+    assert [part.title for part in fewer.parts] == [
+        title for title in CHAPTERS if title not in missing
+    ]
+    assert fewer.answers == found.answers
+    assert fewer.findings == found.findings
+    assert fewer.stem != found.stem
+    note = fewer.parts[-1].sentences[-1]
+    assert "--chapters all" in note
+    assert all(title in note for title in missing)
+    assert "--chapters all" not in " ".join(found.parts[-1].sentences)
+    with_part = found.table.filter(pl.col("part").is_in(fewer.table["part"].unique().to_list()))
+    assert fewer.table.equals(with_part.select(fewer.table.columns))
+
+
+def test_an_unknown_chapter_is_refused() -> None:
+    with pytest.raises(InputError, match=r"chapters.*paths, core, bounds, design, all"):
+        diagnose(Network.random(SPEC), torch.randn(1, 4, 16), chapters="path")
 
 
 def test_the_answer_has_its_figures(found) -> None:
@@ -178,7 +209,7 @@ def test_all_of_the_subject_is_honoured() -> None:
     subject = Subject(
         network, x, token_mask, measured, title="mine", about={"text": "a poem"}, batch_size=2
     )
-    told, _ = steps_of(run, Config(subject))
+    told, _ = steps_of(run, Config(subject, chapters=("all",)))
     assert told.title == "mine"
     assert told.provenance["text"] == "a poem"
     assert told.provenance["special tokens"] == "left out of the figures"
@@ -188,7 +219,8 @@ def test_all_of_the_subject_is_honoured() -> None:
 
 
 def test_the_same_seed_gives_the_same_answer(found) -> None:
-    again = diagnose(Network.random(SPEC, dtype=torch.float64), **inputs(), batch_size=2)
+    network = Network.random(SPEC, dtype=torch.float64)
+    again = diagnose(network, **inputs(), batch_size=2, chapters="all")
     assert again.table.equals(found.table)
     assert again.parts == found.parts
     assert again.stem == found.stem

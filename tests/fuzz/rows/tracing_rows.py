@@ -21,6 +21,22 @@ add(
     stream="x",
 )
 add(
+    "tracing.attach",
+    tracing.attach,
+    model=NET,
+    blocks="blocks",
+    layout="batch token feature",
+    stream="x",
+)
+add(
+    "tracing.Session.trace",
+    tracing.attach(NET).trace,
+    inputs=X,
+    metrics=("residual",),
+    token_mask=MASK,
+    measured=MASK,
+)
+add(
     "tracing.trace_in_batches",
     tracing.trace_in_batches,
     model=NET,

@@ -5,6 +5,8 @@ to compute them, and returns one value per head, shape ``(..., head)``. Alternat
 ``AttentionScores``, which hold their token mask; then no matrix is materialised unless stated.
 """
 
+from typing import Final
+
 import torch
 from torch import Tensor
 
@@ -24,6 +26,7 @@ from rankscope.core.shapes import PerHead
 from rankscope.errors import InputError
 
 Attention = Tensor | AttentionScores
+_ROW_BLOCKS: Final = 4
 
 
 @checked
@@ -60,11 +63,21 @@ def dobrushin(attention: Attention, *, token_mask: Tensor | None = None) -> PerH
     else:
         p, token_mask = stochastic(attention, token_mask)
         rows = None if token_mask is None else token_mask.unsqueeze(-2)
-    distance = torch.cdist(p, p, p=1.0)
-    if rows is not None:
-        distance = torch.where(rows.unsqueeze(-1) & rows.unsqueeze(-2), distance, 0.0)
-    farthest = 0.5 * distance.amax((-2, -1))
+    farthest = 0.5 * _farthest_rows(p, rows)
     return attention.sound(farthest) if isinstance(attention, AttentionScores) else farthest
+
+
+def _farthest_rows(p: Tensor, rows: Tensor | None) -> PerHead:
+    """The largest 1-norm of the difference of two rows that count; each pair is computed once."""
+    step = max(1, -(-p.shape[-2] // _ROW_BLOCKS))
+    farthest = []
+    for start in range(0, p.shape[-2], step):
+        distance = torch.cdist(p[..., start : start + step, :], p[..., start:, :], p=1.0)
+        if rows is not None:
+            some, others = rows[..., start : start + step], rows[..., start:]
+            distance = torch.where(some.unsqueeze(-1) & others.unsqueeze(-2), distance, 0.0)
+        farthest.append(distance.amax((-2, -1)))
+    return torch.stack(farthest).amax(0)
 
 
 @checked

@@ -24,6 +24,7 @@ from rankscope.core.tracing._recording import LayerRecord as LayerRecord
 from rankscope.core.tracing._recording import LayerWatch as LayerWatch
 from rankscope.core.tracing._recording import Recording as Recording
 from rankscope.core.tracing._recording import record as record
+from rankscope.core.tracing._session import Session, attach, trace, trace_in_batches
 from rankscope.core.tracing._sublayers import Sublayer as Sublayer
 from rankscope.core.tracing._sublayers import Sublayers as Sublayers
 from rankscope.core.tracing._sublayers import find_sublayers as find_sublayers
@@ -34,11 +35,11 @@ from rankscope.core.tracing._temporary_changes import before_compilation as befo
 from rankscope.core.tracing._temporary_changes import evaluating
 from rankscope.core.tracing._temporary_changes import listen as listen
 from rankscope.core.tracing._trace import Pass as Pass
-from rankscope.core.tracing._trace import Trace, trace, trace_in_batches
+from rankscope.core.tracing._trace import Trace
 from rankscope.core.weights import refuse_broken as refuse_broken
 
 __all__ = [
-    "DEFAULT_METRICS", "MEASURES", "Provenance", "Trace", "activations", "captured_input",
-    "captured_states", "choose_measures", "evaluating", "find_blocks", "trace",
+    "DEFAULT_METRICS", "MEASURES", "Provenance", "Session", "Trace", "activations", "attach",
+    "captured_input", "captured_states", "choose_measures", "evaluating", "find_blocks", "trace",
     "trace_in_batches", "with_replaced_state",
 ]  # fmt: skip

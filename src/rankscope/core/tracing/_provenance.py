@@ -72,7 +72,7 @@ class Provenance:
         False
         """
         masks = {"token_mask": token_mask, "measured": measured}
-        return cls(**vars(begin_provenance(model, inputs, masks, settings or {})()))
+        return cls(**vars(ModelRecord.of(model).begin(inputs, masks, settings or {})()))
 
     @classmethod
     def joined(cls, parts: Sequence[Self], *, of_draws: bool = False) -> Self:
@@ -121,55 +121,74 @@ def _merged(parts: Sequence[Mapping[str, str]]) -> dict[str, str]:
     return {kind: "; ".join(distinct) for kind, distinct in words.items()}
 
 
-def begin_provenance(
-    model: nn.Module,
-    inputs: Any,
-    masks: Mapping[str, Tensor | None],
-    settings: Mapping[str, str],
-    tensors: Mapping[str, Tensor] | None = None,
-) -> Callable[[], Provenance]:
-    """The provenance of a run that is about to begin; only the returned function synchronises.
+@dataclass(frozen=True)
+class ModelRecord:
+    """What a provenance says about a model: every weight is read when it is made, so that later
+    changes do not count."""
 
-    Every weight is read now, so that later changes do not count. ``settings`` may be extended until
-    then; ``tensors`` are those of ``named_tensors``, if the caller has them.
-    """
-    tensors = named_tensors(model) if tensors is None else tensors
-    name, drawn = type(model).__name__, None
-    if isinstance(model, Network):
-        name, drawn = model.name, (model.spec, model._seed, model._drawn)
-    kinds = {tensor.dtype for tensor in tensors.values()}
-    real = sorted(str(kind)[6:] for kind in kinds if kind.is_floating_point or kind.is_complex)
-    devices = sorted({tensor.device.type for tensor in tensors.values()})
-    finish_weights = begin_digests(tensors)
-    of_model, of_inputs = Description(), Description()
-    finish_structure = of_model.begin([of_model.modules(model), of_model.around()])
-    of_model.name_unread(tensors)
-    finish_inputs = None if inputs is None else of_inputs.begin(of_inputs.of(inputs, "inputs"))
-    named = {name: begin_digest(mask) for name, mask in masks.items() if mask is not None}
-    switches = arithmetic()
-    not_covered = "; ".join((*of_model.not_covered(), *of_inputs.not_covered()))
+    facts: dict[str, Any]
+    drawn: tuple[Any, int | None, Mapping[str, str]] | None
+    """Of a ``Network``: its spec, its seed, and the digests of the weights that were drawn."""
+    finish_weights: Callable[[], dict[str, str]]
+    finish_structure: Callable[[], str]
+    not_covered: tuple[str, ...]
 
-    def finish() -> Provenance:
-        digests = finish_weights()
-        facts: dict[str, Any] = {}
-        if drawn is not None:
-            spec, seed, drawn_digests = drawn
-            seed = seed if drawn_digests == digests else None
-            facts = {"seed": seed, "spec": spec.digest(seed=seed), "network": spec.describe()}
-        digits = {name: finish_mask() for name, finish_mask in named.items()}
-        said = {**digits, **switches, **settings}
-        return Provenance(
-            model=name,
-            weights=weights_digest(digests),
-            dtype=", ".join(real) or "none",
-            device=", ".join(devices) or "none",
-            structure=finish_structure(),
-            inputs=None if finish_inputs is None else finish_inputs(),
-            settings={**said, "not covered": not_covered} if not_covered else said,
-            **facts,
-        )
+    @classmethod
+    def of(cls, model: nn.Module, tensors: Mapping[str, Tensor] | None = None) -> Self:
+        """Of a model now; ``tensors`` are those of ``named_tensors``, if the caller has them."""
+        tensors = named_tensors(model) if tensors is None else tensors
+        name, drawn = type(model).__name__, None
+        if isinstance(model, Network):
+            name, drawn = model.name, (model.spec, model._seed, model._drawn)
+        kinds = {tensor.dtype for tensor in tensors.values()}
+        real = sorted(str(kind)[6:] for kind in kinds if kind.is_floating_point or kind.is_complex)
+        devices = sorted({tensor.device.type for tensor in tensors.values()})
+        facts = {
+            "model": name,
+            "dtype": ", ".join(real) or "none",
+            "device": ", ".join(devices) or "none",
+        }
+        finish_weights, words = begin_digests(tensors), Description()
+        finish_structure = words.begin([words.modules(model), words.around()])
+        words.name_unread(tensors)
+        not_covered = tuple(words.not_covered())
+        return cls(facts, drawn, finish_weights, finish_structure, not_covered)
 
-    return finish
+    def begin(
+        self,
+        inputs: Any,
+        masks: Mapping[str, Tensor | None],
+        settings: Mapping[str, str],
+        not_covered: Sequence[str] = (),
+    ) -> Callable[[], Provenance]:
+        """The provenance of a run that is about to begin; only the returned function synchronises.
+
+        ``settings`` may be extended until then; ``not_covered`` are further entries of that name.
+        """
+        of_inputs = Description()
+        finish_inputs = None if inputs is None else of_inputs.begin(of_inputs.of(inputs, "inputs"))
+        named = {name: begin_digest(mask) for name, mask in masks.items() if mask is not None}
+        switches = arithmetic()
+        missing = "; ".join((*self.not_covered, *of_inputs.not_covered(), *not_covered))
+
+        def finish() -> Provenance:
+            digests = self.finish_weights()
+            facts = dict(self.facts)
+            if self.drawn is not None:
+                spec, seed, drawn_digests = self.drawn
+                seed = seed if drawn_digests == digests else None
+                facts |= {"seed": seed, "spec": spec.digest(seed=seed), "network": spec.describe()}
+            digits = {name: finish_mask() for name, finish_mask in named.items()}
+            said = {**digits, **switches, **settings}
+            return Provenance(
+                weights=weights_digest(digests),
+                structure=self.finish_structure(),
+                inputs=None if finish_inputs is None else finish_inputs(),
+                settings={**said, "not covered": missing} if missing else said,
+                **facts,
+            )
+
+        return finish
 
 
 def arithmetic() -> dict[str, str]:

@@ -1,4 +1,4 @@
-"""``trace``: one forward pass, measured layer by layer while it runs."""
+"""One forward pass, measured layer by layer while it runs, and its numbers."""
 
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
@@ -8,12 +8,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Self
 from torch import Tensor, nn
 
 from rankscope.arguments import checked
-from rankscope.core.batches import batches
 from rankscope.core.network import Network
 from rankscope.core.tabular import Tabular
-from rankscope.core.tracing import _figures
 from rankscope.core.tracing._blocks import BlockStack, Named, find_stack
-from rankscope.core.tracing._figures import DEFAULT_METRICS, Columns, Metrics, SpectraBy
+from rankscope.core.tracing._figures import Columns
 from rankscope.core.tracing._hidden_states import Output, OutputChoice, Stream, StreamChoice
 from rankscope.core.tracing._inputs import (
     BlockLocation,
@@ -23,10 +21,9 @@ from rankscope.core.tracing._inputs import (
 )
 from rankscope.core.tracing._layouts import Layout, LayoutChoice
 from rankscope.core.tracing._masks import TokenChoice, choose_mask
-from rankscope.core.tracing._provenance import Provenance, begin_provenance
+from rankscope.core.tracing._provenance import Provenance
 from rankscope.core.tracing._recorder import Recorder
-from rankscope.core.tracing._temporary_changes import TemporaryChanges, own_modes, refuse_scripted
-from rankscope.core.weights import named_tensors, refuse_broken
+from rankscope.core.tracing._temporary_changes import TemporaryChanges
 from rankscope.errors import InputError
 from rankscope.numerals import cut, list_words, mean, short, some, span
 
@@ -36,84 +33,12 @@ if TYPE_CHECKING:
     from rankscope.results import Result
 
 
-@checked
-def trace(
-    model: nn.Module,
-    inputs: Tensor | Mapping[str, Any] | Sequence[Any],
-    *,
-    metrics: Metrics = DEFAULT_METRICS,
-    token_mask: Tensor | None = None,
-    measured: Tensor | None = None,
-    blocks: Named | None = None,
-    layout: Layout | None = None,
-    stream: Stream | None = None,
-    output: Output | None = None,
-    spectra: SpectraBy = "auto",
-) -> "Trace":
-    """Run a model once and measure every layer's hidden states while it runs.
-
-    >>> import torch
-    >>> from rankscope import Network, Spec, trace
-    >>> net = Network.random(Spec(2, 2, 8), seed=0)
-    >>> trace(net, torch.randn(1, 5, 8)).table.columns
-    ['layer', 'sample', 'metric', 'value']
-
-    ``model`` is a ``Network`` or any module with a stack of blocks, which is found, or named with
-    ``blocks`` (``"encoder.layers"``, or the modules; one that runs twice may be named twice).
-    ``inputs`` goes to the model as it is: a tensor, keyword arguments in a mapping, or positional
-    ones in a sequence. ``token_mask`` says which tokens are not padding; without it an
-    ``attention_mask`` (or PyTorch's ``src_key_padding_mask``) among the inputs is used.
-    ``measured`` says which of them count in the metrics of hidden states (default: all), so that
-    CLS and the like can be left out of the figures while the model still sees them.
-    ``metrics`` are names from ``MEASURES`` or ``{name: function(x, token_mask=...)}``. Attention
-    metrics need a ``Network``, or a model that goes through the attention interface of
-    Transformers. ``spectra`` says whether effective rank, stable rank and participation ratio come
-    from an ``exact`` decomposition or are ``estimated`` from products, with an ``error`` in the
-    table; ``auto`` estimates on a GPU. Other spectral metrics are always exact. Layer 0 is the
-    input of the first block.
-
-    Unspecified options are inferred from the model, and the provenance says what was chosen and
-    why: the stack, the mask, the ``layout`` (whether batch or tokens come first), and which tensor
-    a block's ``output`` is (its number or key, or a function of the output). ``stream`` names the
-    argument of a block that is its hidden states. Where two readings are possible, or none is
-    supported by the evidence, an error names the option that decides. Blocks that do not take the
-    output of the block before are not layers of one stack, and raise an error.
-    Tracing does not synchronise with a GPU during the forward pass, unless exact spectra, σ₂ or a
-    function of your own are requested, and only the figures of a layer are kept.
-    The model runs in evaluation mode without gradients and is unchanged afterwards; only calls of
-    this thread are recorded.
-    """
-    refuse_scripted(model)
-    measures = _figures.choose_measures(metrics)
-    if measured is not None and all(measure.of == "attention" for measure in measures):
-        raise InputError(
-            "measured applies to metrics of hidden states, and none is requested: attention "
-            "metrics use all tokens; omit it."
-        )
-    planned = Pass.planned(
-        model,
-        inputs,
-        lambda layers: _figures.Figures(measures, layers + 1, spectra_by=spectra),
-        token_mask=token_mask,
-        measured=measured,
-        blocks=blocks,
-        layout=layout,
-        stream=stream,
-        output=output,
-    )
-    arguments, tensors = planned.arguments, named_tensors(model)
-    settings = {"metrics": ", ".join(map(str, measures)), "stack": planned.stack.words}
-    settings |= refuse_broken(model, planned.stack.blocks, tensors)
-    if kinds := own_modes(list(model.modules())):
-        settings["mode"] = f"evaluation, set without calling the train() of {', '.join(kinds)}"
-    masks = {"token_mask": planned.token_mask, "measured": measured}
-    passed = [*enumerate(arguments.args), *arguments.kwargs.items()]
-    mappings = [entry for entry in passed if isinstance(entry[1], Mapping)]
-    named = arguments.by_name
-    described = [named, mappings] if mappings else named  # ``named`` flattens mappings
-    finish = begin_provenance(model, described, masks, settings, tensors)
-    columns = planned.run(settings)
-    return Trace._of(columns, finish)
+def locate_blocks(
+    model: nn.Module, blocks: Named | None = None
+) -> tuple[BlockStack, BlockLocation]:
+    """The blocks of a model and where they are in it."""
+    stack = find_stack(model, blocks)
+    return stack, BlockLocation.of(model, stack.blocks[0])
 
 
 class Pass(NamedTuple):
@@ -138,17 +63,16 @@ class Pass(NamedTuple):
         layout: Layout | None = None,
         stream: Stream | None = None,
         output: Output | None = None,
+        known: tuple[BlockStack, BlockLocation] | None = None,
     ) -> Self:
         """Find the blocks and read the arguments, as ``trace`` documents them.
 
         ``figures`` makes, for a number of layers, what is given the states: a
-        ``_figures.Figures`` or an object with its methods.
+        ``_figures.Figures`` or an object with its methods. ``known`` are the blocks, if they were
+        found before.
         """
-        stack = find_stack(model, blocks)
-        location, arguments = (
-            BlockLocation.of(model, stack.blocks[0]),
-            read_arguments(model, inputs),
-        )
+        stack, location = known or locate_blocks(model, blocks)
+        arguments = read_arguments(model, inputs)
         named = arguments.by_name
         mask = choose_mask(token_mask, named, location)
         ids = ids_among(named, decoder=location.is_decoder)
@@ -203,36 +127,6 @@ class Pass(NamedTuple):
             settings |= self.recorder.finish(elsewhere=changes.elsewhere)
         if changes.drawn:
             settings["random numbers"] = changes.drawn
-
-
-@checked
-def trace_in_batches(
-    model: nn.Module,
-    x: Tensor,
-    *,
-    batch_size: int,
-    metrics: Metrics = DEFAULT_METRICS,
-    token_mask: Tensor | None = None,
-    measured: Tensor | None = None,
-    spectra: SpectraBy = "auto",
-    on_step: Callable[[float], None] | None = None,
-) -> "Trace":
-    """``trace`` for more samples than fit at once.
-
-    ``on_step`` is called after each batch with the share of the samples that is done.
-    """
-    parts: list[Trace] = []
-    done = 0
-    for batch in batches(x, token_mask, measured, size=batch_size):
-        _, samples, mask, counted = batch
-        part = trace(
-            model, samples, metrics=metrics, token_mask=mask, measured=counted, spectra=spectra
-        )
-        parts.append(part)
-        done += len(samples)
-        if on_step is not None:
-            on_step(done / len(x))
-    return Trace.joined(parts)
 
 
 @checked

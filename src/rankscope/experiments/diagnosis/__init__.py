@@ -1,5 +1,7 @@
 """The parts a diagnosis is made of: what is measured, the rules, causes, repairs, the chapters."""
 
+from rankscope.experiments.diagnosis._asked import DEFAULT as DEFAULT
+from rankscope.experiments.diagnosis._asked import Asked as Asked
 from rankscope.experiments.diagnosis._diagnose import diagnose_subject as diagnose_subject
 from rankscope.experiments.diagnosis._diagnose import examine as examine
 from rankscope.experiments.diagnosis._diagnose import judge_few as judge_few

@@ -1,6 +1,7 @@
 """From a subject to the result of a diagnosis; each chapter is measured once."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -13,6 +14,7 @@ from rankscope import tables
 from rankscope.core.tracing import refuse_broken
 from rankscope.errors import RankscopeError, UnsupportedModelError
 from rankscope.experiments import kit, variants
+from rankscope.experiments.diagnosis import _asked as further
 from rankscope.experiments.diagnosis import _chapters as chapters
 from rankscope.experiments.diagnosis import _references as references
 from rankscope.experiments.diagnosis._answers import explain, repair_part, why_part
@@ -22,21 +24,12 @@ from rankscope.experiments.diagnosis._repairs import Mended, check_folder, mend,
 from rankscope.experiments.diagnosis._rules import RULES
 from rankscope.experiments.diagnosis._stages import masks
 from rankscope.experiments.diagnosis._texts import embedding_figures, text_rows
-from rankscope.experiments.questions import advise, bounds, deep, paths
-from rankscope.numerals import duration, plural, power_of_ten, sentence_case, short
+from rankscope.numerals import plural, sentence_case, short
 from rankscope.results import Finding, Headline, Listing, Part, Tone
 
 _MOST_TOLD: Final = 3
 _FEW: Final = 8
 """Samples on which other networks and other inputs are tried beside the model itself."""
-_SAMPLES: Final = 4
-"""Samples for the slower questions."""
-_LONGEST: Final = 12.0
-"""Seconds that one of them may take; otherwise it uses one sample, or is left out."""
-_ADVICE_TOKENS: Final = 32
-
-Chapter = tuple[Part, pl.DataFrame | None]
-"""A part, and the rows its drawings need."""
 
 
 def diagnose_subject(
@@ -45,17 +38,18 @@ def diagnose_subject(
     seed: int,
     on_step: kit.OnStep,
     fix: Path | None = None,
+    asked: Sequence[further.Asked] = further.DEFAULT,
 ) -> dict[str, Any]:
     """Measure, judge, and put into words: the fields of a ``Result``.
 
-    ``fix`` is where a repaired checkpoint is to be written.
+    ``fix`` is where a repaired checkpoint is to be written, ``asked`` are the chapters that take
+    time of their own.
     """
     if fix is not None:
         check_folder(fix, subject)
-    on_pass, on_context, on_reference, on_ablation, *on_others = kit.parts(
-        on_step, 4, 3, 3, 3, 3, 2, 4, 6, 2, 4
+    on_pass, on_context, on_mend, on_reference, on_ablation, on_further, on_remedies = kit.parts(
+        on_step, 4, 3, 4, 3, 3, further.weight(asked), 2
     )
-    on_paths, on_core, on_bounds, on_advice, on_remedies, on_mend = on_others
     if subject.traced is None:
         refuse_broken(subject.network, list(subject.network.blocks))
     else:
@@ -77,7 +71,8 @@ def diagnose_subject(
     few = references.first_samples(subject, _FEW)
     twin, no_twin = references.untrained(subject, seed)
     fresh = None if twin is None else measured_of(twin)
-    embedded = embedding_figures(subject, None if twin is None else references.usable(twin)[0])
+    usable_twin = None if twin is None else references.usable(twin)[0]
+    embedded = embedding_figures(subject, usable_twin, measured.embeddings)
     findings, loss = judge(few, measured, on_context, fresh)
     mended = _mend(subject, measured.of_samples(torch.arange(len(few.x))), fresh, on_mend)
     findings = tuple(explain(finding, mended) for finding in findings)
@@ -88,21 +83,18 @@ def diagnose_subject(
         ablations = chapters.trace_ablations(few, lacking, on_ablation)
     except UnsupportedModelError as error:  # of a model that is not converted
         ablations = str(error)
-    asked = [
-        _ask(
-            paths, lambda some: paths.Config(some, by_head=True), subject, on_paths, "Path lengths"
-        ),
-        _core_chapter(subject, on_core),
-        _bound_chapter(subject, on_bounds),
-        _advice_chapter(subject, seed, on_advice),
-    ]
-    if findings[0].fate != "absent":
-        part, advised = asked[-1]
-        try:
-            tried = references.remedies(references.first_samples(subject, _SAMPLES), on_remedies)
-            asked[-1] = replace(part, listings=(tried, *part.listings)), advised
-        except UnsupportedModelError:  # no network can be drawn; the chapter says so
-            pass
+    answered = further.answer(asked, subject, seed, on_further)
+    tried: tuple[Listing, ...] = ()
+    if "design" in answered:
+        part, advised = answered["design"]
+        if findings[0].fate != "absent":
+            some = references.first_samples(subject, further.SAMPLES)
+            with suppress(UnsupportedModelError):  # no network can be drawn; the chapter says so
+                part = replace(
+                    part, listings=(references.remedies(some, on_remedies), *part.listings)
+                )
+                answered["design"] = part, advised
+        tried = part.listings
     table = tables.stack(
         [
             rows(measured),
@@ -111,22 +103,22 @@ def diagnose_subject(
             _named_for(reference.with_columns(pl.lit(STATES).alias("part")), few, subject),
             *([] if isinstance(ablations, str) else [_named_for(ablations, few, subject)]),
             chapters.similarity_rows(subject, loss.layer),
-            *(rows_of_part for _, rows_of_part in asked if rows_of_part is not None),
+            *(rows_of_part for _, rows_of_part in answered.values() if rows_of_part is not None),
         ]
     )
-    twice = references.repeated_last(few)
+    twice, labels = references.repeated_last(few), _labels(subject)
     parts = (
         *filter(None, [why_part(mended), repair_part(mended)]),
         chapters.text_part(measured, fresh, embedded),
         chapters.layer_part(measured, loss, missing, ablations),
-        chapters.mixing_part(measured, asked[0][1], twice, _labels(subject)),
+        chapters.mixing_part(measured, answered.get("paths", (None, None))[1], twice, labels),
         chapters.spectrum_part(measured),
-        *(part for part, _ in asked),
-        read,
+        *(part for part, _ in answered.values()),
+        replace(read, sentences=(*read.sentences, *further.unasked(answered))),
     )
     lowest, at = measured.lowest
     held_against = references.beside(reference, measured)
-    answers = _answers(findings, loss.sentence, held_against, asked[-1][0].listings)
+    answers = _answers(findings, loss.sentence, held_against, tried)
     if fix is not None:
         answers.append(("what now", write_repaired(mended, subject, fix)))
     return {
@@ -319,115 +311,3 @@ def _drawable(part: Part, table: pl.DataFrame) -> Part:
         if set(wanted) <= set(table.filter(some)["metric"]):
             drawings.append(drawing)
     return replace(part, drawings=tuple(drawings))
-
-
-def _core_chapter(subject: kit.Subject, on_step: kit.OnStep) -> Chapter:
-    """Self-attention alone, in scaled arithmetic."""
-    return _ask(
-        deep,
-        lambda some: deep.Config(_core(some)),
-        subject,
-        on_step,
-        "The pure-attention core",
-        "The same attention without skip connections, MLPs and norms, the network of the theorems "
-        "of Dong et al. 2021, in scaled arithmetic, which does not underflow.",
-        drawn=(0, 1),
-    )
-
-
-def _bound_chapter(subject: kit.Subject, on_step: kit.OnStep) -> Chapter:
-    """Bounds for that core, sample by sample."""
-    part, table = _ask(
-        bounds,
-        lambda some: bounds.Config(_core(some)),
-        subject,
-        on_step,
-        "Bounds against measurement",
-        "Bounds of the theorems for that core, compared with measurements.",
-        drawn=(0, 2),
-    )
-    if table is None:
-        return part, table
-    residuals = table.filter(metric="log10_residual")
-    last = residuals.filter(pl.col("layer") == pl.col("layer").max())
-    names = last["variant"].unique(maintain_order=True).to_list()
-    rows = []
-    for (sample,), rows_of_sample in last.group_by("sample", maintain_order=True):
-        values = dict(zip(rows_of_sample["variant"], rows_of_sample["value"], strict=True))
-        powers = [power_of_ten(values[n], digits=3) if n in values else None for n in names]
-        rows.append((sample, *powers))
-    listing = Listing(
-        "The residual after the last layer, sample by sample",
-        ("sample", *names),
-        tuple(rows),
-        "Composite norm, best center. A dash: the bound does not apply to that sample.",
-    )
-    return replace(part, listings=(listing,)), table
-
-
-def _core(subject: kit.Subject) -> kit.Subject:
-    return replace(subject, network=subject.network.without("skip", "mlp", "norm"))
-
-
-def _advice_chapter(subject: kit.Subject, seed: int, on_step: kit.OnStep) -> Chapter:
-    """Changes of the design, tried on random networks of it."""
-
-    def configure(first: kit.Subject) -> advise.Config:
-        """On the first tokens of the first sample, because predictions have gradients here."""
-        tokens = masks(first.batches()[0])[1][0].nonzero().squeeze(-1)[:_ADVICE_TOKENS]
-        few = replace(first, x=first.x[:, tokens], token_mask=None)
-        return advise.Config(few, confirmed=2, candidates=3, draw_seed=seed)
-
-    part, table = _ask(
-        advise,
-        configure,
-        subject,
-        on_step,
-        "The design",
-        "Changes of the design on random networks: all are predicted, and the best are measured. "
-        "A trained model would have to be trained again with the change.",
-        at_most=1,
-    )
-    tried = table is not None and table["variant"].n_unique() > 1
-    return part if tried else replace(part, drawings=()), table
-
-
-def _ask(
-    module: Any,
-    configure: Callable[[kit.Subject], Any],
-    subject: kit.Subject,
-    on_step: kit.OnStep,
-    title: str,
-    opening: str = "",
-    *,
-    at_most: int = _SAMPLES,
-    drawn: tuple[int, ...] = (0,),
-) -> Chapter:
-    """The answer of another question as a chapter, or the reason why it is missing."""
-    for count in dict.fromkeys((min(at_most, len(subject.x)), 1)):
-        try:
-            config = configure(references.first_samples(subject, count))
-            seconds = module.cost(config).seconds
-            if seconds > _LONGEST:
-                continue
-            result = module.run(config, on_step)
-        except RankscopeError as error:
-            return Part(title, (f"Left out: {str(error).rstrip('.')}.",)), None
-        return _embed(result, title, opening, drawn)
-    why = f"it would take about {duration(seconds)}; run `rankscope {module.ENTRY.id}` for it"
-    return Part(title, (f"Left out: {why}.",)), None
-
-
-def _embed(result: kit.Result, title: str, opening: str, drawn: tuple[int, ...]) -> Chapter:
-    """A whole result under one heading; its rows are kept apart by the column ``part``."""
-    label = pl.lit(result.id)
-    if "part" in result.table.columns:
-        label = pl.concat_str([label, pl.lit(": "), pl.col("part").fill_null("")])
-    table = tables.stack([result.table.with_columns(label.alias("part"))])
-    every = tuple(table["part"].unique(maintain_order=True).to_list())
-    drawings = []
-    for drawing in (drawing for at, drawing in enumerate(result.drawings) if at in drawn):
-        some = tuple(f"{result.id}: {label}" for label in drawing.only.get("part", ()))
-        drawings.append(replace(drawing, only={**drawing.only, "part": some or every}))
-    sentences = tuple(filter(None, [opening, *result.sentences]))
-    return Part(title, sentences, result.listings, tuple(drawings)), table

@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import replace
+from functools import partial
 from typing import Final
 
 import polars as pl
@@ -9,7 +10,7 @@ import torch
 from torch import Tensor
 
 from rankscope import tables
-from rankscope.core.batches import Batch
+from rankscope.core.batches import Batch, gathered
 from rankscope.core.metrics import deviations
 from rankscope.core.network import Network, drawable
 from rankscope.core.prediction import predict
@@ -78,15 +79,7 @@ def width_exponents(subject: kit.Subject, on_step: kit.OnStep) -> Tensor:
         position, length = real.cumsum(-1), real.sum(-1, keepdim=True)
         read = [real & (position <= (part * length).ceil()) for part in _CONTEXTS]
         counts.append(torch.stack([(mask & counted).sum(-1) for mask in read]))
-        outputs = [_last_state(subject, batch, mask) for mask in read]
-        sizes.append(
-            torch.stack(
-                [
-                    _dispersion(x, _first_tokens(mask & counted, x))
-                    for x, mask in zip(outputs, read, strict=True)
-                ]
-            )
-        )
+        sizes.append(torch.stack([_dispersion_of(subject, batch, mask, counted) for mask in read]))
     tokens, dispersion = torch.cat(counts, -1).cpu(), torch.cat(sizes, -1)
     x, y = tokens.double().clamp_min(1).log(), dispersion.clamp_min(_NOISE).log()
     x = x - x.mean(0)
@@ -95,12 +88,15 @@ def width_exponents(subject: kit.Subject, on_step: kit.OnStep) -> Tensor:
     return torch.where(known, slope, torch.nan)
 
 
-def _last_state(subject: kit.Subject, batch: Batch, token_mask: Tensor) -> Tensor:
-    """The state after the last layer, of the tokens in a mask; the others may be cut off."""
+def _dispersion_of(subject: kit.Subject, batch: Batch, mask: Tensor, counted: Tensor) -> Tensor:
+    """The relative dispersion after the last layer of the tokens that count, where only those in a
+    mask are read; NaN where none counts."""
     if subject.traced is None:
-        last: Tensor = subject.network(batch.x, token_mask)
-        return last
-    return subject.traced.record(batch, shown=token_mask, states_only=True).states[-1]
+        x, some = gathered(batch.x, mask)
+        flags = (mask & counted).unsqueeze(-1)
+        return _dispersion(subject.network(x, some), gathered(flags, mask)[0].squeeze(-1) & some)
+    last = subject.traced.record(batch, shown=mask, states_only=True).states[-1]
+    return _dispersion(last, _first_tokens(mask & counted, last))
 
 
 def _first_tokens(mask: Tensor, x: Tensor) -> Tensor:
@@ -155,10 +151,15 @@ def random_networks(
     columns: dict[str, list[float]] = {"layer": [], "sample": [], "metric": [], "value": []}
     frames, missing = [tables.frame({"variant": [], **columns})], []
     # Of a model that is not converted, the chapter says once why there is none.
-    measures = {} if subject.traced else {_INITIAL: _initial, _PREDICTED: _predicted}
+    measures = {
+        _INITIAL: partial(_initial, subject, twin, seed),
+        _PREDICTED: partial(_predicted, subject, seed),
+    }
+    if subject.traced:
+        measures.clear()
     for (name, measure), _ in kit.tracked(measures.items(), on_step):
         try:
-            frames.append(measure(subject, seed).with_columns(pl.lit(name).alias("variant")))
+            frames.append(measure().with_columns(pl.lit(name).alias("variant")))
         except RankscopeError as error:
             missing.append(f"{name.capitalize()}: {str(error).rstrip('.')}.")
     if len(frames) == 1 and twin is not None:
@@ -181,14 +182,16 @@ def untrained(subject: kit.Subject, seed: int) -> tuple[kit.Subject | None, str]
         return None, str(error).rstrip(".")
 
 
-def _initial(subject: kit.Subject, seed: int) -> pl.DataFrame:
+def _initial(subject: kit.Subject, twin: kit.Subject | None, seed: int) -> pl.DataFrame:
     x = subject.x
     # Not the network itself, which may have been drawn with the same seed.
-    if subject.twin is None:
-        twin = Network.random(drawable(subject.network), seed=seed + 1).to(x.dtype)
+    if twin is not None:
+        drawn = twin.network
+    elif subject.twin is None:
+        drawn = Network.random(drawable(subject.network), seed=seed + 1).to(x.dtype)
     else:
-        twin = subject.twin(seed + 1)
-    return subject.with_network(twin.to(x.device, x.dtype)).trace(_CURVES).table
+        drawn = subject.twin(seed + 1)
+    return subject.with_network(drawn.to(x.device, x.dtype)).trace(_CURVES).table
 
 
 def _predicted(subject: kit.Subject, seed: int) -> pl.DataFrame:

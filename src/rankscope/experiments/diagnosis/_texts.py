@@ -10,6 +10,7 @@ from torch import Tensor
 
 from rankscope import tables
 from rankscope.core import metrics
+from rankscope.core.batches import gathered
 from rankscope.core.theory import thresholds
 from rankscope.errors import RankscopeError
 from rankscope.experiments import kit
@@ -163,19 +164,24 @@ def split_halves(real: Tensor) -> tuple[Tensor, Tensor]:
 
 
 @torch.no_grad()
-def embed_texts(subject: kit.Subject) -> Embeddings:
-    """Embeddings by the subject's pooling, of whole texts and of halves read without the other."""
+def embed_texts(subject: kit.Subject, whole: Tensor | None = None) -> Embeddings:
+    """Embeddings by the subject's pooling, of whole texts and of halves read without the other.
+
+    ``whole`` are those of whole texts, where they are known.
+    """
     pooling = subject.pooling
-    parts: tuple[list[Tensor], ...] = ([], [], [])
+    parts: tuple[list[Tensor], ...] = ([] if whole is None else [whole], [], [])
+
+    def embed(x: Tensor, mask: Tensor) -> Tensor:
+        return pooling(subject.network(x, mask), mask).cpu()
+
     for batch in subject.batches():
         real, _ = masks(batch)
-        parts[0].append(pooling(subject.network(batch.x, real), real).cpu())
+        if whole is None:
+            parts[0].append(embed(batch.x, real))
         enough = (real.sum(-1) >= _LEAST_TOKENS).cpu()
         try:
-            halves = [
-                pooling(subject.network(batch.x, half), half).cpu()[enough]
-                for half in split_halves(real)
-            ]
+            halves = [embed(*gathered(batch.x, half))[enough] for half in split_halves(real)]
         except RankscopeError:  # a mask under which a half sees nothing
             halves = [parts[0][-1][:0]] * 2
         parts[1].append(halves[0])
@@ -341,11 +347,17 @@ def _shown(figures: Mapping[str, float]) -> tuple[float | None, ...]:
     return tuple(value if value == value else None for value in figures.values())
 
 
-def embedding_figures(subject: kit.Subject, twin: kit.Subject | None) -> EmbeddingFigures | None:
-    """Embed the texts with the model and its twin; None for too few texts, or without a network."""
+def embedding_figures(
+    subject: kit.Subject, twin: kit.Subject | None, known: Tensor | None = None
+) -> EmbeddingFigures | None:
+    """Embed the texts with the model and its twin; None for too few texts, or without a network.
+
+    ``known`` are the model's own embeddings (feature, sample), if they were measured.
+    """
     if len(subject.x) < thresholds.LEAST_TEXTS or subject.traced is not None:
         return None
-    pooling, mine = subject.pooling, embed_texts(subject)
+    pooling = subject.pooling
+    mine = embed_texts(subject, None if known is None else known.mT)
     epsilon = torch.finfo(subject.x.dtype).eps
     fresh = None if twin is None else embed_texts(twin)
     direction = common_direction(mine, epsilon)

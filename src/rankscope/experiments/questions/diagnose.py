@@ -159,18 +159,21 @@ _TRACING: Final = ("blocks", "layout", "stream", "output")
 class Config(kit.Question):
     """``parts``: what SAN and others lack; ``reference_seed`` draws networks to compare with.
 
-    ``fix`` is a folder for the repaired checkpoint, if there is to be one.
+    ``fix`` is a folder for the repaired checkpoint, if there is to be one; ``chapters`` are those
+    that take time of their own.
     """
 
     parts: variants.Parts = "steps"
     reference_seed: Seed = 0
     fix: str = ""
+    chapters: tuple[diagnosis.Asked, ...] = diagnosis.DEFAULT
 
     def describe(self) -> dict[str, Any]:
         """What is taken away, in words."""
         return {
             "ablations": f"{self.parts}: {variants.PARTS[self.parts]}",
             "seed of the references": self.reference_seed,
+            "further chapters": ", ".join(sorted({*self.chapters})) or "none",
         }
 
 
@@ -184,7 +187,7 @@ def run(config: Config, on_step: kit.OnStep) -> kit.Result:
     """Measure the model once, stage by stage, judge it by rules, and explain."""
     parts, seed = config.parts, config.reference_seed
     fix = Path(config.fix).expanduser() if config.fix else None
-    fields = diagnosis.diagnose_subject(config.subject, parts, seed, on_step, fix)
+    fields = diagnosis.diagnose_subject(config.subject, parts, seed, on_step, fix, config.chapters)
     on_step(1.0)
     # Its advice is a chapter, and brings its metrics.
     return ENTRY.result(
@@ -204,6 +207,7 @@ def diagnose(
     batch_size: int = 8,
     seed: Seed = 0,
     fix: str | Path | None = None,
+    chapters: diagnosis.Asked | Sequence[diagnosis.Asked] = diagnosis.DEFAULT,
     on_step: kit.OnStep | None = None,
     **loading: Any,
 ) -> kit.Result:
@@ -227,7 +231,8 @@ def diagnose(
     SAN and the others lack (see ``four_variants``); ``seed`` draws the networks to compare with;
     ``on_step`` is called with the share of the work that is done. ``fix`` is a folder, new or
     empty, into which the model is written with the repairs that help; its own files are not
-    touched.
+    touched. ``chapters`` are those that take time of their own: ``"paths"``, ``"core"``,
+    ``"bounds"``, ``"design"`` (the default), or ``"all"``.
     """
     tracing: dict[str, Any] = {name: loading.pop(name) for name in _TRACING if name in loading}
     options: dict[str, Any]
@@ -248,7 +253,8 @@ def diagnose(
             subject = model_subject(model, reading.texts, ids=reading.ids, **options, **loading)
     subject = replace(subject, batch_size=whole("batch_size", batch_size, least=1))
     folder = "" if fix is None else str(fix)
-    return run(Config(subject, parts, seed, folder), on_step or kit.silent)
+    asked = (chapters,) if isinstance(chapters, str) else tuple(chapters)
+    return run(Config(subject, parts, seed, folder, asked), on_step or kit.silent)
 
 
 def _reading(inputs: Inputs | None, token_mask: Tensor | None) -> ReadInputs:

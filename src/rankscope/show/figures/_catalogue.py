@@ -9,6 +9,7 @@ from inspect import signature
 from typing import Any, Final, Literal, TypeVar
 
 import polars as pl
+from altair.utils.schemapi import debug_mode
 
 from rankscope import metric_catalogue
 from rankscope.arguments import checked
@@ -95,7 +96,8 @@ def draw(drawing: Drawing, result: Result) -> Figure:
     unknown = [name for name in options if name not in kind.options]
     if unknown:
         raise InputError(f"{kind.name} takes no {unknown[0]}; it takes {', '.join(kind.options)}.")
-    with metric_catalogue.knowing(result.metrics):
+    # Altair would check every value against its schema, in each object that holds it.
+    with metric_catalogue.knowing(result.metrics), debug_mode(False):
         return kind.function(rows, **options)
 
 

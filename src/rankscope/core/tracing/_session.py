@@ -1,0 +1,274 @@
+"""``attach``: a model that is read once and traced as often as wanted; ``trace`` does it once."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple, Self
+
+from torch import Tensor, nn
+from torch.nn.modules import module as torch_module
+
+from rankscope.arguments import checked
+from rankscope.core.batches import batches
+from rankscope.core.tracing import _figures
+from rankscope.core.tracing._blocks import BlockStack, Named
+from rankscope.core.tracing._figures import DEFAULT_METRICS, Metrics, SpectraBy
+from rankscope.core.tracing._hidden_states import Output, Stream
+from rankscope.core.tracing._inputs import BlockLocation
+from rankscope.core.tracing._layouts import Layout
+from rankscope.core.tracing._provenance import ModelRecord
+from rankscope.core.tracing._temporary_changes import own_modes, refuse_scripted
+from rankscope.core.tracing._trace import Pass, Trace, locate_blocks
+from rankscope.core.weights import named_tensors, refuse_broken, stamp
+from rankscope.errors import InputError
+
+_SINCE = (
+    "weights and attributes since the session began (a session): changes that PyTorch does not "
+    "count, such as writes to W.data, and changes inside attributes"
+)
+_PLAIN = (bool, int, float, str, type(None))
+Reader = Callable[[Any, Tensor | None], tuple[Any, Tensor | None]]
+
+
+@checked
+def trace(
+    model: nn.Module,
+    inputs: Tensor | Mapping[str, Any] | Sequence[Any],
+    *,
+    metrics: Metrics = DEFAULT_METRICS,
+    token_mask: Tensor | None = None,
+    measured: Tensor | None = None,
+    blocks: Named | None = None,
+    layout: Layout | None = None,
+    stream: Stream | None = None,
+    output: Output | None = None,
+    spectra: SpectraBy = "auto",
+) -> Trace:
+    """Run a model once and measure every layer's hidden states while it runs.
+
+    >>> import torch
+    >>> from rankscope import Network, Spec, trace
+    >>> net = Network.random(Spec(2, 2, 8), seed=0)
+    >>> trace(net, torch.randn(1, 5, 8)).table.columns
+    ['layer', 'sample', 'metric', 'value']
+
+    ``model`` is a ``Network`` or any module with a stack of blocks, which is found, or named with
+    ``blocks`` (``"encoder.layers"``, or the modules; one that runs twice may be named twice).
+    ``inputs`` goes to the model as it is: a tensor, keyword arguments in a mapping, or positional
+    ones in a sequence. ``token_mask`` says which tokens are not padding; without it an
+    ``attention_mask`` (or PyTorch's ``src_key_padding_mask``) among the inputs is used.
+    ``measured`` says which of them count in the metrics of hidden states (default: all), so that
+    CLS and the like can be left out of the figures while the model still sees them.
+    ``metrics`` are names from ``MEASURES`` or ``{name: function(x, token_mask=...)}``. Attention
+    metrics need a ``Network``, or a model that goes through the attention interface of
+    Transformers. ``spectra`` says whether effective rank, stable rank and participation ratio come
+    from an ``exact`` decomposition or are ``estimated`` from products, with an ``error`` in the
+    table; ``auto`` estimates on a GPU. Other spectral metrics are always exact. Layer 0 is the
+    input of the first block.
+
+    Unspecified options are inferred from the model, and the provenance says what was chosen and
+    why: the stack, the mask, the ``layout`` (whether batch or tokens come first), and which tensor
+    a block's ``output`` is (its number or key, or a function of the output). ``stream`` names the
+    argument of a block that is its hidden states. Where two readings are possible, or none is
+    supported by the evidence, an error names the option that decides. Blocks that do not take the
+    output of the block before are not layers of one stack, and raise an error.
+    Tracing does not synchronise with a GPU during the forward pass, unless exact spectra, σ₂ or a
+    function of your own are requested, and only the figures of a layer are kept.
+    The model runs in evaluation mode without gradients and is unchanged afterwards; only calls of
+    this thread are recorded.
+    """
+    session = Session(model, blocks, layout, stream, output, keeps=False)
+    return session.trace(
+        inputs, metrics=metrics, token_mask=token_mask, measured=measured, spectra=spectra
+    )
+
+
+class _Reading(NamedTuple):
+    """A model as it was read: its blocks and record, and what shows that it is still the same."""
+
+    blocks: tuple[BlockStack, BlockLocation]
+    settings: dict[str, str]
+    record: ModelRecord
+    modules: list[nn.Module]
+    tensors: list[Tensor]
+    """These are held, so that no other object has their identities."""
+    state: list[Any]
+
+
+class Session:
+    """A model whose blocks, structure and weights are read once; see ``attach``."""
+
+    @checked
+    def __init__(
+        self,
+        model: nn.Module,
+        blocks: Named | None = None,
+        layout: Layout | None = None,
+        stream: Stream | None = None,
+        output: Output | None = None,
+        *,
+        keeps: bool = True,
+    ) -> None:
+        refuse_scripted(model)
+        self._model: nn.Module | None = model
+        self._blocks, self._keeps = blocks, keeps
+        self._read: Reader = lambda inputs, token_mask: (inputs, token_mask)
+        self._options: dict[str, Any] = {"layout": layout, "stream": stream, "output": output}
+        self._reading: _Reading | None = None
+        if keeps:
+            self._current(model)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._model = self._reading = None
+
+    @checked
+    def reading(self, read: Reader) -> Self:
+        """The same session, whose inputs and token masks are converted by a function."""
+        self._read = read
+        return self
+
+    @checked
+    def trace(
+        self,
+        inputs: Any,
+        *,
+        metrics: Metrics = DEFAULT_METRICS,
+        token_mask: Tensor | None = None,
+        measured: Tensor | None = None,
+        spectra: SpectraBy = "auto",
+    ) -> Trace:
+        """Run the model once and measure every layer, as ``rankscope.trace`` does."""
+        model = self._model
+        if model is None:
+            raise InputError("the session is closed; trace inside its with block.")
+        inputs, token_mask = self._read(inputs, token_mask)
+        measures = _figures.choose_measures(metrics)
+        if measured is not None and all(measure.of == "attention" for measure in measures):
+            raise InputError(
+                "measured applies to metrics of hidden states, and none is requested: attention "
+                "metrics use all tokens; omit it."
+            )
+        reading = self._current(model)
+        planned = Pass.planned(
+            model,
+            inputs,
+            lambda layers: _figures.Figures(measures, layers + 1, spectra_by=spectra),
+            token_mask=token_mask,
+            measured=measured,
+            known=reading.blocks,
+            **self._options,
+        )
+        settings = {"metrics": ", ".join(map(str, measures)), **reading.settings}
+        arguments = planned.arguments
+        masks = {"token_mask": planned.token_mask, "measured": measured}
+        passed = [*enumerate(arguments.args), *arguments.kwargs.items()]
+        mappings = [entry for entry in passed if isinstance(entry[1], Mapping)]
+        named = arguments.by_name
+        described = [named, mappings] if mappings else named  # ``named`` flattens mappings
+        not_covered = (_SINCE,) if self._keeps else ()
+        finish = reading.record.begin(described, masks, settings, not_covered)
+        return Trace._of(planned.run(settings), finish)
+
+    def _current(self, model: nn.Module) -> _Reading:
+        """What is known of the model, which is read again if it is not the same."""
+        modules = list(model.modules())
+        tensors = [
+            tensor
+            for module in modules
+            for registered in (module._parameters, module._buffers)
+            for tensor in registered.values()
+            if tensor is not None
+        ]
+        state = _state(modules, tensors) if self._keeps else []
+        if self._reading is not None and self._reading.state == state:
+            return self._reading
+        named = named_tensors(model)
+        stack, location = locate_blocks(model, self._blocks)
+        settings = {"stack": stack.words, **refuse_broken(model, stack.blocks, named)}
+        if kinds := own_modes(modules):
+            settings["mode"] = f"evaluation, set without calling the train() of {', '.join(kinds)}"
+        record = ModelRecord.of(model, named)
+        reading = _Reading((stack, location), settings, record, modules, tensors, state)
+        self._reading = reading if self._keeps else None
+        return reading
+
+
+def _state(modules: Sequence[nn.Module], tensors: Sequence[Tensor]) -> list[Any]:
+    """What changes if modules or tensors are replaced, moved, cast or written to, if hooks are
+    added or removed, or if an attribute gets another value; reads no number of a tensor."""
+    state: list[Any] = [
+        [*torch_module._global_forward_pre_hooks],
+        [*torch_module._global_forward_hooks],
+        [(id(tensor), stamp(tensor)) for tensor in tensors],
+    ]
+    for module in modules:
+        is_ours = type(module).__module__.startswith("rankscope.")
+        attributes = [
+            (key, value if type(value) in _PLAIN else id(value))
+            for key, value in vars(module).items()
+            # Modes are set by every trace, and our own modules keep what they computed.
+            if key != "training" and not (is_ours and key[0] == "_" and key != "_seed")
+        ]
+        hooks = (module._forward_pre_hooks, module._forward_hooks, module._parameters)
+        names = [[*some] for some in (*hooks, module._buffers)]
+        state.append((id(module), type(module), attributes, names))
+    return state
+
+
+@checked
+def attach(
+    model: nn.Module,
+    *,
+    blocks: Named | None = None,
+    layout: Layout | None = None,
+    stream: Stream | None = None,
+    output: Output | None = None,
+) -> Session:
+    """Read a model once, to trace it many times.
+
+    >>> import torch
+    >>> from rankscope import Network, Spec, attach
+    >>> net = Network.random(Spec(2, 2, 8), seed=0)
+    >>> with attach(net) as session:
+    ...     traces = [session.trace(torch.randn(1, 5, 8)) for _ in range(3)]
+
+    ``session.trace`` has the numbers of ``rankscope.trace`` and takes its options, except for those
+    given here. The blocks, the digest of the weights and that of the structure are kept from pass
+    to pass. Before each pass the session looks whether modules, tensors or hooks were replaced,
+    weights moved, cast or written to, or attributes set, and then reads the model again. It cannot
+    see writes that PyTorch does not count (``W.data[0] = 0``) and changes inside attributes (of a
+    list or a configuration): figures are right then too, because the model runs as it is, but the
+    provenance is that of before, which its ``settings["not covered"]`` says.
+    """
+    return Session(model, blocks, layout, stream, output)
+
+
+@checked
+def trace_in_batches(
+    model: nn.Module,
+    x: Tensor,
+    *,
+    batch_size: int,
+    metrics: Metrics = DEFAULT_METRICS,
+    token_mask: Tensor | None = None,
+    measured: Tensor | None = None,
+    spectra: SpectraBy = "auto",
+    on_step: Callable[[float], None] | None = None,
+) -> Trace:
+    """``trace`` for more samples than fit at once.
+
+    ``on_step`` is called after each batch with the share of the samples that is done.
+    """
+    parts: list[Trace] = []
+    done = 0
+    for batch in batches(x, token_mask, measured, size=batch_size):
+        _, samples, mask, counted = batch
+        part = trace(
+            model, samples, metrics=metrics, token_mask=mask, measured=counted, spectra=spectra
+        )
+        parts.append(part)
+        done += len(samples)
+        if on_step is not None:
+            on_step(done / len(x))
+    return Trace.joined(parts)

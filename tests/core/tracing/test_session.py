@@ -1,0 +1,148 @@
+"""A session reads a model once, and has the numbers of single traces whatever happens to it."""
+
+import pytest
+import torch
+from torch import nn
+
+import rankscope
+from rankscope.core.network import Network, Spec
+from rankscope.core.tracing import Session, attach, trace
+from rankscope.core.tracing._provenance import ModelRecord
+from rankscope.errors import InputError, KindError
+
+X = torch.randn(2, 5, 8, generator=torch.Generator().manual_seed(0))
+
+
+def network() -> Network:
+    return Network.random(Spec(2, 2, 8), seed=0)
+
+
+def encoder() -> nn.Module:
+    layer = nn.TransformerEncoderLayer(8, 2, 16, batch_first=True)
+    return nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
+
+
+@pytest.fixture
+def readings(monkeypatch) -> list[nn.Module]:
+    """The models that were read, in order."""
+    read: list[nn.Module] = []
+    original = ModelRecord.of.__func__  # type: ignore[attr-defined]
+
+    def of(cls, model, *rest):
+        read.append(model)
+        return original(cls, model, *rest)
+
+    monkeypatch.setattr(ModelRecord, "of", classmethod(of))
+    return read
+
+
+def agree(session: Session, model: nn.Module, **options) -> bool:
+    """Whether numbers and provenance are those of a single trace, but for what is not covered."""
+    ours, alone = session.trace(X, **options), trace(model, X, **options)
+    settings = dict(ours.provenance.settings)
+    assert "since the session began" in settings.pop("not covered")
+    same = {**vars(alone.provenance)} == {**vars(ours.provenance), "settings": settings}
+    return ours.columns == alone.columns and same
+
+
+@pytest.mark.parametrize("make", [network, encoder])
+@pytest.mark.parametrize("metrics", [("residual",), ("effective_rank", "mean_cosine")])
+def test_every_pass_has_the_numbers_of_a_single_trace(make, metrics) -> None:
+    model = make()
+    with attach(model) as session:
+        assert all(agree(session, model, metrics=metrics) for _ in range(3))
+        assert agree(session, model, token_mask=torch.tensor([[True] * 4 + [False]] * 2))
+
+
+def test_the_model_is_read_once(readings) -> None:
+    model = network()
+    with attach(model) as session:
+        for scale in range(3):
+            session.trace(X * scale + X)
+    assert len(readings) == 1
+    trace(model, X)
+    trace(model, X)
+    assert len(readings) == 3
+
+
+def replace_block(model: nn.Module) -> None:
+    model.layers[1] = encoder().layers[0]
+
+
+def add_block(model: nn.Module) -> None:
+    model.layers.append(encoder().layers[0])
+
+
+def replace_weight(model: nn.Module) -> None:
+    model.layers[0].linear1.weight = nn.Parameter(torch.ones(16, 8))
+
+
+def write_weight(model: nn.Module) -> None:
+    with torch.no_grad():
+        model.layers[0].linear1.weight[0] = 3.0
+
+
+def set_attribute(model: nn.Module) -> None:
+    model.layers[0].norm1.eps = 0.5
+
+
+def add_hook(model: nn.Module) -> None:
+    model.layers[0].register_forward_hook(lambda _, __, output: 2 * output)
+
+
+@pytest.mark.parametrize(
+    "change", [replace_block, add_block, replace_weight, write_weight, set_attribute, add_hook]
+)
+def test_a_change_of_the_model_is_noticed(change, readings) -> None:
+    model = encoder()
+    with attach(model) as session:
+        before = session.trace(X)
+        change(model)
+        after = session.trace(X)
+        assert len(readings) == 2
+        assert agree(session, model)
+    assert after.columns != before.columns
+    origins = (before.provenance, after.provenance)
+    assert any(getattr(origins[0], k) != getattr(origins[1], k) for k in ("weights", "structure"))
+
+
+def test_a_model_that_is_cast_is_noticed() -> None:
+    model = encoder()
+    with attach(model) as session:
+        assert session.trace(X).provenance.dtype == "float32"
+        model.double()
+        assert session.trace(X.double()).provenance.dtype == "float64"
+
+
+def test_writes_that_are_not_counted_show_in_the_figures_and_are_named() -> None:
+    model = encoder()
+    with attach(model) as session:
+        before = session.trace(X)
+        model.layers[0].linear2.weight.data[:] = 1.0
+        after = session.trace(X)
+    assert after.columns == trace(model, X).columns != before.columns
+    assert after.provenance.weights == before.provenance.weights
+    assert "W.data" in after.provenance.settings["not covered"]
+
+
+def test_options_of_the_model_are_given_once() -> None:
+    model = encoder()
+    with attach(model, blocks="layers", layout="batch token feature") as session:
+        assert agree(session, model, metrics=("residual",)) is False  # settings name the options
+        alone = trace(model, X, blocks="layers", layout="batch token feature")
+        assert session.trace(X).columns == alone.columns
+
+
+def test_arrays_are_read() -> None:
+    with rankscope.attach(network()) as session:
+        assert session.trace(X.numpy()).columns == trace(network(), X).columns
+
+
+def test_a_session_that_is_over_is_refused_and_so_are_wrong_calls() -> None:
+    with attach(network()) as session:
+        with pytest.raises(InputError, match="measured applies to metrics of hidden states"):
+            session.trace(X, metrics=("dobrushin",), measured=torch.ones(2, 5).bool())
+        with pytest.raises(KindError):
+            session.trace(X, metrics=3)
+    with pytest.raises(InputError, match="the session is closed"):
+        session.trace(X)
