@@ -1,6 +1,5 @@
 """Run the study of early warnings and write its tables into docs/early-warning.md."""
 
-import logging
 import sys
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import replace
@@ -50,7 +49,6 @@ def main(seeds: int) -> None:
 
 def _prepare() -> None:
     torch.set_num_threads(1)
-    logging.getLogger("rankscope.monitor").setLevel(logging.ERROR)
 
 
 def _table(listing: Listing) -> str:

@@ -33,10 +33,12 @@ Limits of rules were chosen on seeds from 1,000 on, strengths of faults too; rep
 those of other seeds.
 """
 
+import logging
 import math
 import tempfile
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from statistics import fmean, median
 from typing import Any, Final
@@ -203,6 +205,7 @@ def watch(config: Config, kind: str, fault: str, seed: int) -> WatchedRun:
     losses: list[float] = []
     accuracies: list[float] = []
     with (
+        _unlogged(),
         tempfile.TemporaryDirectory() as folder,
         Monitor(
             training.model, training.task.probe, every=config.every, folder=folder, classes=classes
@@ -223,6 +226,18 @@ def watch(config: Config, kind: str, fault: str, seed: int) -> WatchedRun:
         0 if change is None else config.begin,
         config.every,
     )
+
+
+@contextmanager
+def _unlogged() -> Iterator[None]:
+    """Without the monitor's warnings: alarms are what is studied."""
+    logger = logging.getLogger("rankscope.monitor")
+    level = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        logger.setLevel(level)
 
 
 def cases(config: Config) -> Iterator[tuple[str, str, int]]:
