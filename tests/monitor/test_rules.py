@@ -32,6 +32,12 @@ def whole(**values):
     return {(name.replace("__", "/"), None): float(value) for name, value in values.items()}
 
 
+def sharp(entropies, deviations):
+    return by_layer("attention/entropy", *entropies) | by_layer(
+        "attention/logit_deviation", *deviations
+    )
+
+
 def residuals(*values):
     return by_layer("rank/residual", *values)
 
@@ -75,6 +81,17 @@ CASES = {
         ],
         facts={"tokens": 128, "untrained": 1},
     ),
+    "collapsed-init": Case(
+        raised=[residuals(0.9, 0.0009, 1e-9)],
+        kept=residuals(0.9, 0.0019, 0.1),
+        calm=residuals(0.9, 0.0021, 0.1),
+        layer=2,
+        near=[
+            [residuals(0.9, 0.0011, 0.0011)],
+            [residuals(0.9, 0.9, 0.9), residuals(0.9, 0.0, 0.0)],
+        ],
+        facts={"tokens": 128, "untrained": 1},
+    ),
     "logit-growth": Case(
         raised=[by_layer("attention/max_logit", 9, 60, 60)]
         + [by_layer("attention/max_logit", 9, v, v + 1) for v in (98, 101, 105)],
@@ -87,15 +104,18 @@ CASES = {
             [by_layer("attention/max_logit", v) for v in (60, 120, 120, 121, 120, 119)],
         ],
     ),
-    "entropy-collapse": Case(  # 4.85 for uniform attention: below 1.213 and half of the baseline
-        raised=[by_layer("attention/entropy", 4, 4, 3)]
-        + [by_layer("attention/entropy", 4, e, 3) for e in (1.3, 1.2, 1.19)],
-        kept=by_layer("attention/entropy", 4, 1.4, 3),
-        calm=by_layer("attention/entropy", 4, 1.5, 3),
+    # 4.85 for uniform attention: below 1.213 and half of the baseline, and deviations above 7.79
+    "entropy-collapse": Case(
+        raised=[sharp((4, 4, 3), (9, 9, 9))]
+        + [sharp((4, e, 3), (9, 7.8, 9)) for e in (1.3, 1.2, 1.19)],
+        kept=sharp((4, 1.4, 3), (9, 6.3, 9)),
+        calm=sharp((4, 1.4, 3), (9, 6.2, 9)),
         layer=2,
         near=[
-            [by_layer("attention/entropy", e) for e in (4, 1.22, 1.22, 1.22)],
-            [by_layer("attention/entropy", e) for e in (2, 1.01, 1.01, 1.01)],
+            [sharp((e,), (9,)) for e in (4, 1.22, 1.22, 1.22)],
+            [sharp((e,), (9,)) for e in (2, 1.01, 1.01, 1.01)],
+            [sharp((e,), (7.7,)) for e in (4, 1, 0.5, 0.1)],  # a head that looks for one key
+            [by_layer("attention/entropy", e) for e in (4, 1, 0.5, 0.1)],
         ],
         facts={"tokens": 128},
     ),
@@ -267,7 +287,7 @@ def test_an_alarm_ends_after_two_calm_records_and_can_return(rule):
     records = [*case.raised, case.calm, case.calm]
     ended = follow(records, case.facts)
     assert [alarm.ended for alarm in alarms_of(ended, rule)] == [50 * len(records) - 50]
-    if rule not in ("sharp-init", "rank-falls-with-loss", "stream-spike"):
+    if rule not in ("sharp-init", "collapsed-init", "rank-falls-with-loss", "stream-spike"):
         again = follow(records + [case.raised[-1]] * 25, case.facts)
         if rule == "logit-growth":  # only while it rises
             again = follow(records + case.raised[-3:], case.facts)

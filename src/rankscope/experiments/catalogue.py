@@ -72,7 +72,8 @@ class Entry:
 
     def module(self) -> Any:
         """Import the module."""
-        return import_module(f"rankscope.experiments.{_FOLDERS[self.kind]}.{self.id.lower()}")
+        name = self.id.lower().replace("-", "_")
+        return import_module(f"rankscope.experiments.{_FOLDERS[self.kind]}.{name}")
 
     def configuration(self, scale: Scale = "quick", **fields: Any) -> Any:
         """Its configuration at a scale; ``PAPER`` in its module has the papers' sizes."""

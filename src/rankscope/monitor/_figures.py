@@ -273,7 +273,7 @@ def _max_over_median(hidden: Tensor, mask: Tensor | None) -> Tensor:
     flat = size.flatten(1)
     step = max(1, flat.shape[1] // MOST_ENTRIES)
     while step > 1 and math.gcd(step, hidden.shape[2]) > 1:  # else a few features stand for all
-        step -= 1
+        step += 1
     some = flat[:, ::step].float()
     middle = torch.where(some < 0, torch.nan, some).nanmedian(-1).values
     return flat.amax(-1).float() / middle

@@ -111,6 +111,29 @@ def sharp_init(history: History, limits: Limits) -> Met | None:
 
 
 @rule(
+    "collapsed-init",
+    "Collapsed at initialisation",
+    "All tokens of an untrained model are alike in some layer, so that later layers cannot tell "
+    "them apart and training hardly begins.",
+    "at the baseline of an untrained model the relative residual of a layer is below {residual:g}",
+    kept="the relative residual of a layer is below {residual:g}",
+    patience=1,
+    records=(1, math.inf),
+    residual=(thresholds.COLLAPSED_RESIDUAL, 2 * thresholds.COLLAPSED_RESIDUAL),
+)
+def collapsed_init(history: History, limits: Limits) -> Met | None:
+    """Layers whose tokens are alike from the start."""
+    values = finite_values(history.last, "rank/residual")
+    if not values or not is_untrained(history):
+        return None
+    allowed = len(history.records) <= limits["records"]
+    met: dict[Layer, float] = {
+        layer: value for layer, value in values.items() if allowed and value < limits["residual"]
+    }
+    return Met(met, lambda layer: _residual_words(history, layer, met))
+
+
+@rule(
     "logit-growth",
     "Growing attention logits",
     "Logits grow without a bound; they lose precision in half precision and attention saturates.",
@@ -140,30 +163,40 @@ def logit_growth(history: History, limits: Limits) -> Met | None:
 @rule(
     "entropy-collapse",
     "Entropy collapse",
-    "Queries of a layer attend to very few keys, far fewer than when training began.",
-    "the attention entropy of a layer is below {uniform:g} of that of uniform attention and below "
-    "{fall:g} of its baseline",
+    "Queries of a layer attend to very few keys, because all their logits lie far apart.",
+    "the attention entropy of a layer is below {uniform:g} of that of uniform attention, H, and "
+    "below {fall:g} of its baseline, and the deviation of its logits above {spread:g} times √(2H)",
     uniform=(thresholds.SHARP_ENTROPY, 0.3),
     fall=(0.5, 0.6),
+    spread=(2.5, 2.0),
 )
 def entropy_collapse(history: History, limits: Limits) -> Met | None:
-    """Layers whose attention became sharp."""
+    """Layers whose attention became sharp, by logits that are all far apart.
+
+    A head that looks for one key needs a large logit there and no others, so that the deviation of
+    its logits stays small.
+    """
     metric, even = "attention/entropy", even_entropy(history)
     pairs = values_with_baseline(history, metric)
-    if not pairs or math.isnan(even):
+    deviations = finite_values(history.last, "attention/logit_deviation")
+    if not pairs or not deviations or math.isnan(even):
         return None
     met: dict[Layer, float] = {
         layer: value
         for layer, (value, start) in pairs.items()
-        if value < limits["uniform"] * even and value < limits["fall"] * start
+        if value < limits["uniform"] * even
+        and value < limits["fall"] * start
+        and deviations.get(layer, 0.0) > limits["spread"] * math.sqrt(2 * even)
     }
-    return Met(
-        met,
-        lambda layer: (
-            f"{text_against_start(history, metric, layer)}; {short(even)} for uniform attention"
-            + gradients_text(history, met)
-        ),
-    )
+
+    def words(layer: Layer) -> str:
+        figure = text_against_start(history, metric, layer)
+        spread = f"logits deviate by {short(history.last.get('attention/logit_deviation', layer))}"
+        return f"{figure}; {short(even)} for uniform attention; {spread}" + gradients_text(
+            history, met
+        )
+
+    return Met(met, words)
 
 
 @rule(
@@ -261,11 +294,11 @@ def rank_falls_with_loss(history: History, limits: Limits) -> Met | None:
     known = isfinite(value) and start >= limits["start"]  # there is a rank to lose
     if not known or has_labels(history) or not has_enough_samples(history):
         return None
-    if not value - 1 < limits["rank"] * (start - 1):
-        return Met({}, str)
     losses, few = list(numbers_of(history.records, LOSS)), int(limits["losses"])
     if len(losses) < 2 * few:
         return None
+    if not value - 1 < limits["rank"] * (start - 1):
+        return Met({}, str)
     before, now = median(losses[:few]), median(losses[-few:])
     met = (
         value - 1 <= limits["lowest"] * (min(numbers_of(history.records, metric)) - 1)
