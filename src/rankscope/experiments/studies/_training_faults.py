@@ -351,7 +351,7 @@ class Fault(NamedTuple):
 
     kind: str
     expected: tuple[str, ...]
-    """Rules that should see it, written down before any run."""
+    """Rules that should see it; written down before any run."""
     at_start: Change | None = None
     after_step: Change | None = None
 
