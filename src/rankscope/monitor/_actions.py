@@ -1,6 +1,7 @@
 """What an alarm may do: stop the training, save the weights, or lower the learning rate."""
 
 from collections.abc import Callable, Iterable
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 import torch
@@ -24,7 +25,7 @@ def act(action: Action, alarm: Alarm, monitor: "Monitor") -> None:
     elif action == "stop":
         monitor.should_stop = True
     elif action == "save":
-        monitor.saver(alarm.step)
+        (monitor.saver or partial(save_weights, monitor))(alarm.step)
     else:
         lower_learning_rates(monitor.optimizers, monitor.schedulers)
 
@@ -41,9 +42,11 @@ def lower_learning_rates(optimizers: Iterable[Any], schedulers: Iterable[Any]) -
     """Multiply all learning rates by ``LOWERED``, also those from which schedulers start."""
     for optimizer in optimizers:
         for group in optimizer.param_groups:
-            for name in ("lr", "initial_lr"):
+            for name in ("lr", "initial_lr", "max_lr", "min_lr"):
                 if name in group:
                     group[name] = group[name] * LOWERED
     for scheduler in schedulers:
         if hasattr(scheduler, "base_lrs"):
             scheduler.base_lrs = [rate * LOWERED for rate in scheduler.base_lrs]
+        # Sequential and chained schedulers; their optimizer was lowered above.
+        lower_learning_rates((), getattr(scheduler, "_schedulers", ()))

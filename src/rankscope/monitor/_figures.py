@@ -85,7 +85,7 @@ class SampleFigures:
         for (name, layer), samples in self.values.items():
             values: list[float] = samples.tolist()
             finite = [value for value in values if math.isfinite(value)]
-            if len(finite) < len(values) and name.startswith(("stream/", "attention/")):
+            if len(finite) < len(values) and name.startswith(("stream/rms", "attention/")):
                 summary[name, layer] = next(value for value in values if not math.isfinite(value))
             elif finite:
                 reduce = max if MONITORED[name].over == "max" else median

@@ -16,7 +16,7 @@ from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
-from itertools import chain
+from itertools import chain, count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -123,6 +123,8 @@ class History:
         """Add a record; those at its step and later ones are replaced, as after a resumed run."""
         if self.records and record.step <= self.last.step:
             self.rewind(record.step)
+            if record.step <= self.baseline.step:  # the baseline is that step's record
+                return
         self.records.append(record)
 
     def rewind(self, step: int) -> None:
@@ -176,6 +178,7 @@ class RunFile:
         self._merged = 0
         self._written: tuple[int, StepRecord | None] = (0, None)
         self._alarms: list[Alarm] = []
+        self._facts: dict[str, Any] = {}
 
     def exists(self) -> bool:
         """Whether the folder holds a run."""
@@ -217,10 +220,13 @@ class RunFile:
         entries = [_entry(record) for record in history.records[count:]] or [{}]
         if history.alarms != self._alarms:  # on the line of their record: both are read, or none
             entries[-1]["alarms"] = [asdict(alarm) for alarm in history.alarms]
+        if history.facts != self._facts:
+            entries[-1]["facts"] = history.facts
         content = b"".join(map(_encode, entries))
+        token, self._token = self._token, ""  # unknown until all is written: Ctrl-C may come here
         try:
             with (self.folder / JOURNAL).open("r+b") as file:
-                header = _header(self._token)
+                header = _header(token)
                 if file.read(len(header)) != header:
                     raise InputError(
                         f"another process writes to {self.folder}; one run per folder."
@@ -232,11 +238,12 @@ class RunFile:
         except OSError:  # a line may be torn, or the folder gone: write everything, or say why not
             self.begin(history)
             return
+        self._token = token
         self._note(history)
 
     def _note(self, history: History) -> None:
         self._written = len(history.records), history.records[-1] if history.records else None
-        self._alarms = list(history.alarms)
+        self._alarms, self._facts = list(history.alarms), dict(history.facts)
 
     def _discard_unfinished(self) -> None:
         """Remove what an earlier process left that was killed while it wrote."""
@@ -341,6 +348,7 @@ class RunReader:
             if "values" in entry:
                 values = {(name, layer): value for name, layer, value in entry["values"]}
                 self._history.records.append(StepRecord(entry["step"], values))
+            self._history.facts |= entry.get("facts", {})
             if "alarms" in entry:
                 self._history.alarms = [Alarm(**alarm) for alarm in entry["alarms"]]
         return True
@@ -379,8 +387,8 @@ def _from_table(table: "polars.DataFrame", more: Mapping[str, Any]) -> History:
     metrics, layers, values = (table[name].to_list() for name in names)
     places = list(zip(metrics, layers, strict=True))
     records, start = [], 0
-    for step, count in more["records"]:
-        end = start + count
+    for step, size in more["records"]:
+        end = start + size
         records.append(
             StepRecord(step, dict(zip(places[start:end], values[start:end], strict=True)))
         )
@@ -399,7 +407,16 @@ def _from_table(table: "polars.DataFrame", more: Mapping[str, Any]) -> History:
 
 
 def new_folder(parent: Path = Path("rankscope-output")) -> Path:
-    """The first free folder ``monitor-0001``, ``monitor-0002``, …"""
+    """Make the first free folder ``monitor-0001``, ``monitor-0002``, …, for one run alone."""
     taken: Sequence[str] = [path.name for path in parent.glob("monitor-*")]
     numbers = [int(name[8:]) for name in taken if name[8:].isdecimal()]
-    return parent / f"monitor-{max(numbers, default=0) + 1:04d}"
+    for number in count(max(numbers, default=0) + 1):
+        folder = parent / f"monitor-{number:04d}"
+        try:
+            folder.mkdir(parents=True)
+        except FileExistsError:  # another run was faster
+            continue
+        except OSError as error:
+            raise InputError(f"{folder} cannot be made: {error.strerror}.") from error
+        return folder
+    raise AssertionError("count does not end")

@@ -17,7 +17,8 @@ that is observed, which may change how it fuses operations in half precision.
 
 import math
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from itertools import count
 from typing import Any, Final
 
@@ -38,6 +39,17 @@ _armed: dict[int, "LiveWatch"] = {}
 """The watches that are armed, by their number: compiled code knows only the number."""
 
 
+@contextmanager
+def paused() -> Iterator[None]:
+    """A context in which no watch hears anything, for the pass of a probe."""
+    armed = dict(_armed)
+    _armed.clear()
+    try:
+        yield
+    finally:
+        _armed.update(armed)
+
+
 class LiveWatch:
     """Listens to the outputs of blocks on training batches.
 
@@ -47,7 +59,7 @@ class LiveWatch:
     them must call it.
 
     What runs inside a backward pass is not counted: with activation checkpointing blocks run there
-    a second time. Evaluation passes count if they run while the watch is armed.
+    a second time. Neither are blocks in evaluation mode, nor the passes of a probe (``paused``).
     """
 
     def __init__(
@@ -215,9 +227,9 @@ class _Listener:
         self.sums = sums
         self.watch = watch
 
-    def hear(self, _module: nn.Module, _arguments: Any, output: Any) -> None:
+    def hear(self, module: nn.Module, _arguments: Any, output: Any) -> None:
         compiling = torch.compiler.is_compiling()
-        if not compiling and self.watch not in _armed:
+        if not module.training or (not compiling and self.watch not in _armed):
             return
         try:
             hidden = first_tensor(output).detach()

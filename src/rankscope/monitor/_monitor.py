@@ -2,7 +2,8 @@
 
 import logging
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, Self
@@ -14,7 +15,7 @@ from torch import Tensor
 from rankscope.arguments import Count, Range, checked
 from rankscope.core.tracing import digest
 from rankscope.errors import InputError, RankscopeError
-from rankscope.monitor._actions import Action, act, save_weights
+from rankscope.monitor._actions import Action, act
 from rankscope.monitor._board import AlarmBoard
 from rankscope.monitor._gradients import GradientWatch
 from rankscope.monitor._history import (
@@ -36,6 +37,8 @@ from rankscope.monitor._subject import (
     find_classes,
     find_untrained,
     is_divisible,
+    is_sharded,
+    mean_of_processes,
     predicted_bands,
     read_subject,
 )
@@ -45,7 +48,7 @@ if TYPE_CHECKING:
 
 Log = Callable[[dict[str, float], int], Any]
 Steps = Annotated[int, Range(0, 2**63 - 1)]
-_SAME: Final = ("model", "probe", "layers", "mode")
+_SAME: Final = ("model", "parameters", "probe", "layers", "mode", "precision", "about pooled")
 """Facts that must be the same for a run to be continued."""
 _log = logging.getLogger("rankscope.monitor")
 
@@ -121,28 +124,37 @@ class Monitor:
                 "on_alarm='lower_lr' needs gradients=True, by which the optimizers become known."
             )
         subject = read_subject(model, probe, tokenizer)
+        if on_alarm == "save" and is_sharded(subject.model):
+            raise InputError(
+                "on_alarm='save' cannot save weights that are divided over processes; pass a "
+                "function that saves them as the training loop does."
+            )
         tracing = {"blocks": blocks, "layout": layout, "stream": stream, "output": output}
         options = ProbeOptions(token_mask, mode, autocast, pooling, tracing)
-        self.model, self.every, self.log = subject.model, every, log
+        self.model, self.every, self.log, self.classes = subject.model, every, log, classes
         self.should_stop = False
         """Whether an alarm asked to stop (``on_alarm="stop"``)."""
         self.schedulers: list[Any] = []
         """Learning-rate schedulers, which ``on_alarm="lower_lr"`` must lower too."""
-        self.saver: Callable[[int], Any] = partial(save_weights, self)
-        """What ``on_alarm="save"`` calls with the step; a trainer saves in its own way."""
+        self.saver: Callable[[int], Any] | None = None
+        """What ``on_alarm="save"`` calls with the step, where a trainer saves in its own way."""
         self._on_alarm: Action | None = on_alarm
         self._board, self._scalars = AlarmBoard(rules), Scalars(tuple(names))
         self.is_main = not _distributed() or dist.get_rank() == 0
         """Whether this process writes, logs and judges."""
-        self._file = RunFile(new_folder() if folder is None else folder)
-        self._probe = Probe(subject.body, subject.inputs, options)
+        if autocast not in (None, torch.bfloat16, torch.float16):
+            raise InputError(f"autocast is {autocast}, expected torch.bfloat16 or torch.float16.")
+        with _explained():
+            self._probe = Probe(subject, options)
         self._gradients = GradientWatch(self.model, self._probe.blocks) if gradients else None
         self._live = LiveWatch(self._probe.blocks) if live else None
         self._started = False
         self._failed: set[str] = set()
         self._storing = 0.0
-        self._count, self._due = step or 0, every
+        self._count, self._due, self._stride = step or 0, every, 1
         self.history = History({})
+        self._is_own = folder is None  # made here: there is no run to continue
+        self._file = RunFile(self._agree(new_folder() if self._is_own and self.is_main else folder))
         self._begin(subject, options, step, classes=classes, untrained=untrained, predict=predict)
 
     # What was measured.
@@ -197,6 +209,7 @@ class Monitor:
         if self._started:
             return
         self._started = True
+        self._divide()  # models may have been sharded since the baseline
         if self._gradients is not None:
             self._gradients.start()
         if self._live is not None:
@@ -215,10 +228,16 @@ class Monitor:
         if self.is_main:
             self._store(self._file.begin)
 
-    def step(self, loss: Tensor | float | None = None, *, step: Steps | None = None) -> bool:
+    def step(
+        self,
+        loss: Tensor | float | Callable[[], Any] | None = None,
+        *,
+        step: Steps | None = None,
+    ) -> bool:
         """Count one optimizer step; measure if it is due, and return whether it was.
 
-        ``loss`` is that of the training batch; it is read at recorded steps only. ``step`` is the
+        ``loss`` is that of the training batch, or a function that returns it; it is read at
+        recorded steps only, and averaged over processes. ``step`` is the
         number of optimizer steps so far, if it is not one more than at the last call; the first
         call at or after a multiple of ``every`` is recorded.
         """
@@ -226,12 +245,20 @@ class Monitor:
         count = self._count + 1 if step is None else step
         if count < self._count:  # the loop went back to a checkpoint
             self._due = -(-count // self.every) * self.every
-        self._count = count
+        self._stride, self._count = max(count - self._count, 1), count
         is_due = count >= self._due
         if is_due:
             self._measure(loss)
         self._plan()
         return is_due
+
+    def rewind(self, step: Steps) -> None:
+        """Go back to a step, as a loop does that continues from a checkpoint: forget later ones."""
+        if self.is_main and step < self.history.last.step:
+            self.history.rewind(step + 1)
+            self._store(self._file.begin)
+        self._count = step
+        self._plan()
 
     def attach(self, trainer: Any) -> Self:
         """Follow a ``Trainer`` of Transformers (or TRL), or log through an ``Accelerator``.
@@ -265,10 +292,12 @@ class Monitor:
         probe = digest(subject.inputs)
         if _distributed():
             _refuse_other_probes(probe)
-        values = self._probe.first()
+        with _explained():
+            values = self._probe.first()
         untrained = find_untrained(self._probe.blocks) if untrained is None else untrained
         facts: dict[str, Any] = {
             "model": class_name(self.model),
+            "parameters": sum(parameter.numel() for parameter in self.model.parameters()),
             "probe": probe,
             "layers": self._probe.layers,
             "tokens": self._probe.tokens,
@@ -293,22 +322,25 @@ class Monitor:
         is_new, self._count, problem = self._agree((is_new, count, problem))
         if problem is not None:  # in every process: none waits for another
             raise problem
+        self._divide()
         if is_new:
-            self._judge(self._count)
+            self._judge()
             if self.is_main and self.alarms:
-                self._file.begin(self.history)
+                self._store(self._file.begin)
+        self._plan()
+
+    def _divide(self) -> None:
+        """Let each process run its part of the probe, where processes may run different samples."""
         if is_divisible(self.model):
             self._probe.divide()
-        self._plan()
 
     def _open(
         self, subject: Subject, options: ProbeOptions, step: int | None, *, predict: bool | None
     ) -> bool:
         """Continue the run in the folder, or write a new one; whether it is new."""
         facts = self.history.facts
-        if self._file.exists():
-            self._continue(facts, step)
-            return False
+        if self._file.exists() and not self._is_own:
+            return self._continue(step)
         self.history.predicted, why = predicted_bands(
             subject, options.token_mask, self._probe.layers, wanted=predict
         )
@@ -325,18 +357,26 @@ class Monitor:
         dist.broadcast_object_list(values)
         return values[0]
 
-    def _continue(self, facts: Mapping[str, Any], step: int | None) -> None:
-        history = read_run(self._file.folder)
+    def _continue(self, step: int | None) -> bool:
+        """Go on with the run in the folder; whether it begins anew, at step 0."""
+        facts, folder = self.history.facts, self._file.folder
+        history = read_run(folder)
         for name in _SAME:
-            if history.facts.get(name) != facts[name]:
+            if history.facts.get(name) != facts.get(name):
                 raise InputError(
-                    f"{self._file.folder} holds a run with another {name} "
-                    f"({history.facts.get(name)}, here {facts[name]}); choose another folder."
+                    f"{folder} holds a run with another {name.removeprefix('about ')} "
+                    f"({history.facts.get(name)}, here {facts.get(name)}); choose another folder."
                 )
+        if step is not None and step <= history.baseline.step:
+            self.history.predicted = history.predicted
+            self._file.begin(self.history)
+            return True
         self.history = history
         if step is not None and step < history.last.step:
             history.rewind(step + 1)
             self._file.begin(history)
+        _log.info("continuing the run in %s after step %d", folder, history.last.step)
+        return False
 
     def _plan(self) -> None:
         """Prepare the next step that is recorded."""
@@ -344,63 +384,120 @@ class Monitor:
         if self._gradients is not None:
             self._gradients.count, self._gradients.due = self._count, self._due
         if self._live is not None and self._started:
-            if self._count + 1 == self._due:
+            if self._count + self._stride >= self._due:
                 self._live.arm()
             else:
                 self._live.disarm()
 
-    def _measure(self, loss: Tensor | float | None) -> None:
-        begun = time.perf_counter()
-        try:
-            values: dict[Place, float] = dict(self._probe.measure())
-        except Exception as error:
-            if _distributed():  # the others wait for this process
-                raise
-            self._report_failure("the probe", error)
-            values = {}
-        spent = self._storing
+    def _measure(self, loss: Tensor | float | Callable[[], Any] | None) -> None:
+        begun, spent = time.perf_counter(), self._storing
         if self._gradients is not None:
-            values |= self._gradients.values()
             spent, self._gradients.seconds = spent + self._gradients.seconds, 0.0
-        if self._live is not None:
-            values |= self._live.values()
-        if loss is not None:
-            values[LOSS, None] = float(loss.detach() if isinstance(loss, Tensor) else loss)
+        values: dict[Place, float] = {}
+        for what, read in (
+            ("live mode", self._read_live),  # first: the probe runs through the same blocks
+            ("the probe", self._probe.measure),
+            ("measuring gradients", self._read_gradients),
+            ("reading the loss", partial(self._read_loss, loss)),
+        ):
+            try:
+                values |= read()
+            except Exception as error:
+                if _distributed():  # the others wait for this process
+                    raise
+                self._report(what, f"failed; training goes on: {error}")
         values[OVERHEAD, None] = 1e3 * (spent + time.perf_counter() - begun)
         begun = time.perf_counter()
         if self.is_main:
             self.history.add(StepRecord(self._count, values))
-        self._judge(self._count)
+        self._judge()
         self._storing = time.perf_counter() - begun
 
-    def _judge(self, step: int) -> None:
+    def _read_live(self) -> dict[Place, float]:
+        if self._live is None:
+            return {}
+        self._live.disarm()
+        values = self._live.values()
+        if self._live.note:
+            self._report("live mode", self._live.note)
+        return values
+
+    def _read_gradients(self) -> dict[Place, float]:
+        if self._gradients is None:
+            return {}
+        values = self._gradients.values()
+        if unclear := self._gradients.unclear:
+            layer, path = next(iter(unclear.items()))
+            self._report(
+                "gradients",
+                f"queries, keys and values cannot be told apart in {len(unclear)} layers "
+                f"(layer {layer}: {path})",
+            )
+        return values
+
+    def _read_loss(self, loss: Tensor | float | Callable[[], Any] | None) -> dict[Place, float]:
+        """The loss, its mean over processes."""
+        loss = loss() if callable(loss) and not isinstance(loss, Tensor) else loss
+        if isinstance(loss, Tensor):  # one for each device, from DataParallel
+            loss = loss.detach().float().mean()
+        value = None if loss is None else float(loss)
+        if _distributed():
+            value = mean_of_processes(value, self.model)
+        return {} if value is None else {(LOSS, None): value}
+
+    def _judge(self) -> None:
         """Raise alarms, store and log the latest record."""
         alarms: list[Alarm] = []
         if self.is_main:
             alarms = self._board.update(self.history)
             if len(self.history.records) > 1:
                 self._store(self._file.append)
-            if self.log is not None:
-                self.log(self._scalars.of(self.history), step)
+            self.log_latest()
             for alarm in alarms:
                 _log.warning("%s: %s (%s)", alarm.rule, alarm.sentence, alarm.url)
         if self._on_alarm is not None:
             for alarm in self._agree(alarms):
-                act(self._on_alarm, alarm, self)
+                try:
+                    act(self._on_alarm, alarm, self)
+                except (RankscopeError, OSError, RuntimeError) as error:
+                    if callable(self._on_alarm):  # users may raise to end the training
+                        raise
+                    self._report("on_alarm", f"failed; training goes on: {error}")
+
+    def log_latest(self) -> None:
+        """Pass the latest record to ``log``; a logger that is down does not end the training."""
+        if self.log is not None:
+            try:
+                self.log(self._scalars.of(self.history), self.history.last.step)
+            except Exception as error:
+                self._report("logging", f"failed; training goes on: {error}")
 
     def _store(self, write: Callable[[History], None]) -> None:
         """Write to the file of the run; a full disk must not end the training."""
         try:
             write(self.history)
-        except InputError as error:
-            self._report_failure("storing a record", error)
+        except (InputError, OSError) as error:
+            self._report("storing a record", f"failed; training goes on: {error}")
 
-    def _report_failure(self, what: str, error: Exception) -> None:
-        """Say once that something fails; training goes on, and what failed is tried again."""
+    def _report(self, what: str, words: str) -> None:
+        """Say once, and write down, what fails or cannot be measured."""
         if what not in self._failed:
             self._failed.add(what)
-            self.history.facts["about failures"] = f"{what} at step {self._count}: {error}"
-            _log.warning("%s failed at step %d; training goes on: %s", what, self._count, error)
+            self.history.facts[f"about {what}"] = f"from step {self._count}: {words}"
+            _log.warning("step %d, %s: %s", self._count, what, words)
+
+
+@contextmanager
+def _explained() -> Iterator[None]:
+    """Errors of the model on the probe, in a sentence."""
+    try:
+        yield
+    except RankscopeError:
+        raise
+    except Exception as error:
+        raise InputError(
+            f"the model cannot run the probe: {type(error).__name__}: {error}"
+        ) from error
 
 
 def _refuse_other_probes(name: str) -> None:

@@ -27,7 +27,9 @@ from rankscope.core.tracing import (
 from rankscope.errors import InputError, RankscopeError
 from rankscope.monitor._figures import ProbeFigures, SampleFigures
 from rankscope.monitor._history import Place
+from rankscope.monitor._live import paused
 from rankscope.monitor._routers import RouterWatch, find_routers
+from rankscope.monitor._subject import Subject, is_sharded, reducing_device
 
 Inputs = Tensor | Mapping[str, Any] | Sequence[Any]
 Mode = Literal["evaluation", "training"]
@@ -54,15 +56,18 @@ class Probe:
     and the entropy of uniform attention under the model's mask.
     """
 
-    def __init__(self, model: nn.Module, inputs: Inputs, options: ProbeOptions) -> None:
-        self._model, self._inputs, self._options = model, inputs, options
-        self._divided = self._trusted = False
+    def __init__(self, subject: Subject, options: ProbeOptions) -> None:
+        # A copy: the caller may fill its tensors anew.
+        self._subject, self._inputs = subject, _to(subject.inputs, torch.device("cpu"), copy=True)
+        self._options = options
+        self._divided = self._trusted = self._token_first = False
         self._pooling = _POOLING[options.pooling or "mean"]
         self._even: dict[int, tuple[float, bool]] = {}
         self._sublayers: Sublayers = {}
         self.notes: dict[str, str] = {}
         """What was inferred, and why figures are missing."""
-        planned = Pass.planned(model, self._on_device(inputs), _nothing, **self._tracing())
+        inputs = self._on_device(self._inputs)
+        planned = Pass.planned(self._model, inputs, _nothing, **self._tracing())
         self.blocks: list[nn.Module] = list(planned.stack.blocks)
         self._routers = find_routers(self.blocks)
         self.experts = max((router.experts for router in self._routers.values()), default=0)
@@ -84,7 +89,7 @@ class Probe:
         """Measure again."""
         if not self._divided:
             return self._run(self._inputs, self._options.token_mask).summary()
-        rows, device = self._rows, _reducing_device(self._model)
+        rows, device = self._rows, reducing_device(self._model)
         mask = self._options.token_mask
         figures = self._run(_rows_of(self._inputs, rows, self.samples),
                             mask if mask is None or mask.ndim < 2 else mask[rows])  # fmt: skip
@@ -93,9 +98,15 @@ class Probe:
     def divide(self) -> bool:
         """From now on each process runs its part of the samples, if there is one for each."""
         world = dist.get_world_size()
-        self._divided = self.samples >= world and _can_divide(self._inputs, self.samples)
-        self._divided = self._divided and not self._token_first
+        fits = _batch_of(self._inputs) == self.samples >= world
+        self._divided = fits and not self._token_first
         return self._divided
+
+    @property
+    def _model(self) -> nn.Module:
+        """What runs: without its head, unless the root of a sharded model must gather weights."""
+        subject = self._subject
+        return subject.model if is_sharded(subject.model) else subject.body
 
     @property
     def _rows(self) -> slice:
@@ -122,6 +133,11 @@ class Probe:
 
         mask = _to(token_mask, self._device)
         planned = Pass.planned(self._model, inputs, figures, token_mask=mask, **options.tracing)
+        if [id(block) for block in planned.stack.blocks] != [id(block) for block in self.blocks]:
+            raise InputError(
+                "blocks of the model were added or replaced since the monitor was made; make a new "
+                "one, because layers no longer correspond to those of its baseline."
+            )
         measured = made[0]
         measured.token_mask = planned.token_mask
         unread: dict[int, str] = {}
@@ -147,7 +163,8 @@ class Probe:
             routers.listen(changes, planned.token_mask)
 
         device = self._device.type
-        with torch.autocast(device, options.autocast) if options.autocast else nullcontext():
+        precision = torch.autocast(device, options.autocast) if options.autocast else nullcontext()
+        with precision, paused():
             planned.observe(settings, listen, training=options.mode == "training")
         watch.judge()
         for layer, layer_record in enumerate(watch.layers, start=1):
@@ -210,7 +227,8 @@ class Probe:
         return torch.device("cpu") if parameter is None else parameter.device
 
     def _on_device(self, inputs: Any) -> Any:
-        return _to(inputs, self._device)
+        """A copy on the device of the model, which may write to it."""
+        return _to(inputs, self._device, copy=True)
 
 
 def _nothing(_layers: int) -> Any:
@@ -231,14 +249,14 @@ def _uniform(scores: AttentionScores, token_mask: Tensor | None) -> tuple[float,
     return float(entropies.quantile(0.5)), seen[0] == 1 < seen[-1]
 
 
-def _to(value: Any, device: torch.device) -> Any:
+def _to(value: Any, device: torch.device, *, copy: bool = False) -> Any:
     """Tensors on a device, also inside a mapping or a sequence."""
     if isinstance(value, Tensor):
-        return value.to(device)
+        return value.detach().to(device, copy=copy)
     if isinstance(value, Mapping):
-        return {name: _to(part, device) for name, part in value.items()}
+        return {name: _to(part, device, copy=copy) for name, part in value.items()}
     if isinstance(value, list | tuple):
-        return type(value)(_to(part, device) for part in value)
+        return [_to(part, device, copy=copy) for part in value]
     return value
 
 
@@ -254,10 +272,6 @@ def _batch_of(inputs: Any) -> int:
     return sizes.pop() if len(sizes) == 1 else 0
 
 
-def _can_divide(inputs: Any, samples: int) -> bool:
-    return _batch_of(inputs) == samples
-
-
 def _rows_of(inputs: Any, rows: slice, samples: int) -> Any:
     """Some samples of the inputs."""
     if isinstance(inputs, Tensor):
@@ -265,12 +279,5 @@ def _rows_of(inputs: Any, rows: slice, samples: int) -> Any:
     if isinstance(inputs, Mapping):
         return {name: _rows_of(part, rows, samples) for name, part in inputs.items()}
     if isinstance(inputs, list | tuple):
-        return type(inputs)(_rows_of(part, rows, samples) for part in inputs)
+        return [_rows_of(part, rows, samples) for part in inputs]
     return inputs
-
-
-def _reducing_device(model: nn.Module) -> torch.device:
-    """The device on which the processes can sum tensors."""
-    if dist.get_backend() == "nccl":
-        return next(model.parameters()).device
-    return torch.device("cpu")

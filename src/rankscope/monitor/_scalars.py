@@ -30,7 +30,11 @@ class Scalars:
 
     def of(self, history: History) -> dict[str, float]:
         """The numbers of the latest record by name."""
-        scalars = dict(_alarms(history))
+        scalars = {
+            name: value
+            for name, value in _alarms(history)
+            if not self._names or is_chosen(name, self._names)
+        }
         layers = logged_layers(history.layers)
         for place, kind, value in _with_ratios(history, history.last):
             metric, layer = place
@@ -45,9 +49,7 @@ class Scalars:
                 )  # fmt: skip
             if wanted:
                 scalars[name] = value
-        if self._names:
-            return {name: value for name, value in scalars.items() if is_chosen(name, self._names)}
-        return dict(list(scalars.items())[:MOST_LOGGED])
+        return scalars if self._names else dict(list(scalars.items())[:MOST_LOGGED])
 
 
 def add_ratios(history: History) -> "polars.DataFrame":
@@ -72,16 +74,16 @@ def _with_ratios(history: History, record: StepRecord) -> Iterator[tuple[Place, 
         if metric in (LOSS, OVERHEAD):
             continue
         start = history.first(*place)
-        if math.isfinite(start) and start:
+        if math.isfinite(start) and start > 0 and not metric.endswith("mean_cosine"):
             yield place, VS_INIT, value / start
         if place in history.predicted:
             middle = sum(history.predicted[place]) / 2
-            if middle:
+            if middle > 0 and not metric.endswith("mean_cosine"):
                 yield place, VS_PREDICTED, value / middle
 
 
 def _alarms(history: History) -> Iterator[tuple[str, float]]:
-    """1 for every rule with an alarm that goes on, 0 for one whose alarms have ended."""
-    for rule in dict.fromkeys(alarm.rule for alarm in history.alarms):
-        is_open = any(alarm.rule == rule and alarm.ended is None for alarm in history.alarms)
-        yield f"{ALARM}{rule}", float(is_open)
+    """1 for every rule with an alarm that goes on, and once 0 when it has ended."""
+    for alarm in history.alarms:
+        if alarm.ended in (None, history.last.step):
+            yield f"{ALARM}{alarm.rule}", float(alarm.ended is None)

@@ -57,9 +57,30 @@ def read_subject(model: Any, probe: Any, tokenizer: Any) -> Subject:
     return Subject(model, _body(model), _read_probe(model, probe, tokenizer))
 
 
+def is_shard(parameter: Tensor) -> bool:
+    """Whether a parameter is a part of one that is divided over processes."""
+    return hasattr(parameter, "device_mesh")
+
+
 def is_sharded(model: nn.Module) -> bool:
     """Whether parameters are divided over processes (FSDP2, tensor parallel)."""
-    return any(hasattr(parameter, "device_mesh") for parameter in model.parameters())
+    return any(map(is_shard, model.parameters()))
+
+
+def reducing_device(model: nn.Module) -> torch.device:
+    """The device on which the processes can sum tensors."""
+    if dist.get_backend() == "nccl":
+        return next(model.parameters()).device
+    return torch.device("cpu")
+
+
+def mean_of_processes(value: float | None, model: nn.Module) -> float | None:
+    """The mean of the processes that have a value; None if none has."""
+    pair = torch.tensor([value or 0.0, float(value is not None)], dtype=torch.float64)
+    pair = pair.to(reducing_device(model))
+    dist.all_reduce(pair)
+    total, count = pair.tolist()
+    return total / count if count else None
 
 
 def is_divisible(model: nn.Module) -> bool:
@@ -104,10 +125,13 @@ def find_untrained(blocks: Sequence[nn.Module]) -> bool | None:
         for name, parameter in block.named_parameters()
         if name.endswith("weight") and parameter.ndim == 1 and parameter.numel() > 1
     ]
-    if not gains or any(hasattr(gain, "device_mesh") or gain.is_meta for gain in gains):
-        return None
     with torch.no_grad():
-        return all(bool((gain == gain[0]).all()) for gain in gains)
+        # Of a sharded gain, this process's part tells as much.
+        parts = [cast(Any, gain).to_local() if is_shard(gain) else gain for gain in gains]
+        parts = [part for part in parts if part.numel()]
+        if not parts or any(part.is_meta for part in parts):
+            return None
+        return all(bool((part == part[0]).all()) for part in parts)
 
 
 def predicted_bands(
@@ -131,7 +155,7 @@ def predicted_bands(
             network, x, mask = as_network(subject.body, subject.inputs, token_mask)
             x, mask = x[:_SAMPLES].cpu().float(), None if mask is None else mask[:_SAMPLES].cpu()
             prediction = predict(drawable(network), x, draws=_DRAWS, token_mask=mask)
-    except RankscopeError as error:
+    except (RankscopeError, RuntimeError) as error:
         return {}, str(error).rstrip(".")
     if prediction.layers != layers:
         return {}, f"{prediction.layers} layers are predicted and {layers} run"
@@ -191,6 +215,9 @@ def _read_probe(model: nn.Module, probe: Any, tokenizer: Any) -> Any:
         inputs = {name: part for name, part in probe.items() if name not in _TARGETS}
         if not inputs:
             raise InputError(f"the probe has {', '.join(probe) or 'nothing'} and no inputs.")
+        shift = getattr(model, "prepare_decoder_input_ids_from_labels", None)
+        if shift is not None and "labels" in probe and "decoder_input_ids" not in inputs:
+            inputs["decoder_input_ids"] = shift(torch.as_tensor(probe["labels"]))
         return {name: _as_tensor(part) for name, part in inputs.items()}
     texts = [probe] if isinstance(probe, str) else probe
     if isinstance(texts, list | tuple) and texts and all(isinstance(text, str) for text in texts):

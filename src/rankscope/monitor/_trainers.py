@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
+import torch
 from torch import Tensor
 
 from rankscope.errors import KindError
@@ -24,9 +25,11 @@ def attach(monitor: "Monitor", trainer: Any) -> None:
     """Follow a ``Trainer`` of Transformers, or log through an ``Accelerator``."""
     if hasattr(trainer, "callback_handler") and hasattr(trainer, "training_step"):
         _refuse_other_model(monitor, trainer)
+        _forget_classes(monitor, trainer)
         trainer.callback_handler.callbacks.insert(0, trainer_callback(monitor, trainer))
     elif hasattr(trainer, "init_trackers") and hasattr(trainer, "prepare"):
-        monitor.log = lambda values, step: trainer.log(values, step=step)
+        if monitor.log is None:
+            monitor.log = lambda values, step: trainer.log(values, step=step)
     else:
         raise KindError(
             f"attach: got {type(trainer).__name__}, expected a Trainer of Transformers or an "
@@ -44,6 +47,14 @@ def _refuse_other_model(monitor: "Monitor", trainer: Any) -> None:
         )
 
 
+def _forget_classes(monitor: "Monitor", trainer: Any) -> None:
+    """K of the vocabulary is not that of other losses, as those of preferences (TRL's DPO)."""
+    plain = require("transformers").Trainer.compute_loss
+    kind = type(trainer)
+    if kind.compute_loss is not plain and kind.__name__ != "SFTTrainer":
+        monitor.history.facts["classes"] = monitor.classes
+
+
 def trainer_callback(monitor: "Monitor", trainer: Any) -> Any:
     """A ``TrainerCallback``. The loss of a step is known to ``training_step`` alone."""
     base: Any = require("transformers").TrainerCallback
@@ -58,25 +69,28 @@ def trainer_callback(monitor: "Monitor", trainer: Any) -> Any:
         """Counts steps, and passes numbers on to the trainer's loggers."""
 
         def __init__(self) -> None:
-            self._saves = False
+            self._saves = self._logs_baseline = False
+            self._undo: list[Callable[[], Any]] = []
 
         def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-            trainer.training_step = partial(recorded, trainer.training_step)
+            self._put_back()  # an earlier training may have ended without on_train_end
+            self._wrap()
             if args.logging_nan_inf_filter:
                 monitor.history.facts["about loss"] = _FILTERED
-            if kwargs.get("lr_scheduler") is not None:
-                monitor.schedulers = [kwargs["lr_scheduler"]]
-            if monitor.log is None:
-                monitor.log = self._log
-            monitor.saver = self._save
+            if state.global_step:
+                monitor.rewind(state.global_step)
+            self._logs_baseline = monitor.log == self._log and not state.global_step
             monitor.start()
 
         def on_step_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
             losses.clear()
+            if self._logs_baseline and monitor.is_main:  # all loggers are ready now
+                self._logs_baseline = False
+                monitor.log_latest()
 
         def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> Any:
             # Each is divided by the number of micro-batches already.
-            loss = sum(losses) if losses else None
+            loss = partial(sum, losses) if losses else None
             monitor.step(loss=loss, step=state.global_step)
             control.should_training_stop |= monitor.should_stop
             control.should_save |= self._saves
@@ -84,9 +98,31 @@ def trainer_callback(monitor: "Monitor", trainer: Any) -> Any:
             return control
 
         def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-            vars(trainer).pop("training_step", None)
+            self._put_back()
             losses.clear()
             monitor.close()
+
+        def _wrap(self) -> None:
+            """Hear losses, and let the trainer log and save; ``_put_back`` undoes it."""
+            own = vars(trainer).get("training_step")
+            settings = (monitor.log, monitor.saver, monitor.schedulers)
+
+            def undo() -> None:
+                vars(trainer).pop("training_step", None)
+                if own is not None:
+                    trainer.training_step = own
+                monitor.log, monitor.saver, monitor.schedulers = settings
+
+            self._undo.append(undo)
+            trainer.training_step = partial(recorded, trainer.training_step)
+            monitor.saver = self._save
+            monitor.log = monitor.log or self._log
+            scheduler = trainer.lr_scheduler
+            monitor.schedulers = monitor.schedulers if scheduler is None else [scheduler]
+
+        def _put_back(self) -> None:
+            while self._undo:
+                self._undo.pop()()
 
         def _save(self, _step: int) -> None:
             self._saves = True
@@ -113,18 +149,24 @@ def lightning_callback(monitor: "Monitor") -> Any:
 
         def __init__(self) -> None:
             self._steps = 0
+            self._settings: tuple[Any, Any, Any] | None = None
 
         def on_train_start(self, trainer: Any, pl_module: Any) -> None:
             self._steps = trainer.global_step
+            self._settings = (monitor.log, monitor.saver, monitor.schedulers)
             monitor.schedulers = [config.scheduler for config in trainer.lr_scheduler_configs]
             monitor.saver = lambda step: trainer.save_checkpoint(
                 monitor.folder / f"checkpoint-{step}.ckpt"
             )
+            if self._steps:
+                monitor.rewind(self._steps)
+            monitor.start()
             if monitor.log is None:
                 monitor.log = lambda values, step: [
                     logger.log_metrics(values, step) for logger in trainer.loggers
                 ]
-            monitor.start()
+                if monitor.is_main and not self._steps:
+                    monitor.log_latest()
 
         def on_train_batch_end(
             self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int
@@ -134,14 +176,17 @@ def lightning_callback(monitor: "Monitor") -> Any:
             self._steps = trainer.global_step
             loss = outputs.get("loss") if isinstance(outputs, Mapping) else outputs
             if isinstance(loss, Tensor):  # divided by the number of micro-batches
-                loss = loss.detach() * trainer.accumulate_grad_batches
+                loss = partial(torch.mul, loss.detach(), trainer.accumulate_grad_batches)
             monitor.step(loss=loss, step=self._steps)
             trainer.should_stop |= monitor.should_stop
 
         def on_train_end(self, trainer: Any, pl_module: Any) -> None:
+            if self._settings is not None:
+                monitor.log, monitor.saver, monitor.schedulers = self._settings
+                self._settings = None
             monitor.close()
 
         def on_exception(self, trainer: Any, pl_module: Any, exception: BaseException) -> None:
-            monitor.close()
+            self.on_train_end(trainer, pl_module)
 
     return MonitorCallback()

@@ -172,16 +172,12 @@ class TemporaryChanges:
 
     def keep_buffers(self, model: nn.Module) -> None:
         """Restore the buffers of a model afterwards, if a forward pass writes to them or replaces
-        them, as routers and dynamic rotary embeddings do."""
+        them, as routers and dynamic rotary embeddings do; and the numbers beside them."""
         name = ("buffers", id(model))
 
         def hold_buffers() -> None:
-            kept = [
-                _KeptBuffer.of(module._buffers, name, buffer)
-                for module in model.modules()
-                for name, buffer in module._buffers.items()
-            ]
-            hold(name, self, lambda: [buffer.put_back() for buffer in kept])
+            kept = [_KeptBuffers(module) for module in model.modules() if module._buffers]
+            hold(name, self, partial(_put_back_buffers, kept))
 
         self.change(hold_buffers, partial(release, [name], self))
 
@@ -336,31 +332,47 @@ def _set_mode(module: nn.Module, *, training: bool) -> None:
         module.training = training
 
 
-class _KeptBuffer(NamedTuple):
-    """A buffer of a module before a run, and a copy of what it held."""
+class _KeptBuffers:
+    """The buffers of a module before a run, copies of what they held, and its plain attributes."""
 
-    buffers: dict[str, torch.Tensor | None]
-    name: str
-    tensor: torch.Tensor | None
-    copy: torch.Tensor | None
-    version: int
-
-    @classmethod
-    def of(
-        cls, buffers: dict[str, torch.Tensor | None], name: str, tensor: torch.Tensor | None
-    ) -> Self:
-        if tensor is None or tensor.is_inference():  # that has no version, and nothing writes to it
-            return cls(buffers, name, tensor, None, 0)
-        return cls(buffers, name, tensor, tensor.detach().clone(), tensor._version)
+    def __init__(self, module: nn.Module) -> None:
+        self._module, self._buffers = module, dict(module._buffers)
+        # An inference tensor cannot be written to.
+        self.pairs = [
+            (buffer, buffer.detach().clone())
+            for buffer in self._buffers.values()
+            if buffer is not None and not buffer.is_inference() and not buffer.is_meta
+        ]
+        self._plain = {
+            name: value
+            for name, value in vars(module).items()
+            if isinstance(value, int | float | str) and name != "training"
+        }
 
     def put_back(self) -> None:
-        match self.tensor, self.copy:
-            case torch.Tensor() as tensor, torch.Tensor() as copy:
-                if tensor._version != self.version and not torch.equal(tensor, copy):
-                    with torch.no_grad():
-                        tensor.copy_(copy)
-        if self.buffers.get(self.name) is not self.tensor:
-            self.buffers[self.name] = self.tensor
+        """Buffers that were replaced, and numbers such as the length that rotations are for."""
+        buffers = self._module._buffers
+        if any(buffers.get(name) is not buffer for name, buffer in self._buffers.items()):
+            buffers.update(self._buffers)
+        vars(self._module).update(self._plain)
+
+
+def _put_back_buffers(kept: Sequence[_KeptBuffers]) -> None:
+    """Restore what a run changed; values are compared, since not every write is counted.
+
+    There is one wait for each device.
+    """
+    by_device: dict[torch.device, list[tuple[torch.Tensor, torch.Tensor]]] = {}
+    for module in kept:
+        module.put_back()
+        for buffer, copy in module.pairs:
+            by_device.setdefault(buffer.device, []).append((buffer, copy))
+    with torch.no_grad():
+        for pairs in by_device.values():
+            changed = torch.stack([(buffer != copy).any() for buffer, copy in pairs]).tolist()
+            for (buffer, copy), is_changed in zip(pairs, changed, strict=True):
+                if is_changed:  # through ``data``: what autograd saved stays valid
+                    buffer.data.copy_(copy)
 
 
 class _ThreadSettings(NamedTuple):
