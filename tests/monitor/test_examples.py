@@ -36,7 +36,7 @@ def test_fine_tuning_with_a_trainer(tmp_path, capsys):
     assert monitor.history.last.get("grad/qk_over_v", 1) > 0
     assert monitor.alarms == ()
     said = capsys.readouterr().out
-    assert "The trainer's log has 2 records of the monitor" in said
+    assert "The trainer's log has 3 records of the monitor" in said
     assert "no alarm" in said
 
 

@@ -310,7 +310,7 @@ def test_a_probe_that_fails_later_does_not_stop_training(tmp_path, caplog):
         assert monitor.step(loss=1.5)
     assert monitor.history.course("loss") == [(1, 1.0), (2, 1.5)]
     assert sum("training goes on" in record.message for record in caplog.records) == 1
-    assert "at step 1" in read_run(monitor.folder).facts["about failures"]
+    assert "from step 1" in read_run(monitor.folder).facts["about the probe"]
 
 
 # Files.
@@ -394,7 +394,7 @@ def test_steps_may_be_counted_by_the_loop(net, probe, tmp_path):
     assert steps_of(monitor) == [100, 110, 120]
 
 
-@pytest.mark.parametrize("other", ["probe", "model", "layers", "mode"])
+@pytest.mark.parametrize("other", ["probe", "model", "parameters", "precision", "mode"])
 def test_another_run_is_refused(other, net, probe, tmp_path):
     run_to(net, probe, tmp_path / "run", 4)
     before = (tmp_path / "run" / "monitor.parquet").read_bytes()
@@ -405,8 +405,10 @@ def test_another_run_is_refused(other, net, probe, tmp_path):
         net = nn.TransformerEncoder(
             nn.TransformerEncoderLayer(8, 2, 16, batch_first=True), 2, enable_nested_tensor=False
         )
-    if other == "layers":
+    if other == "parameters":
         net = Network.random(Spec(3, 2, 8), seed=0)
+    if other == "precision":
+        options["autocast"] = torch.bfloat16
     if other == "mode":
         options["mode"] = "training"
     with pytest.raises(InputError, match=f"another {other}.*choose another folder"):

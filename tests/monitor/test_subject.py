@@ -236,10 +236,10 @@ def test_what_cannot_be_monitored_is_refused(case, tmp_path):
     assert not (tmp_path / "run").exists()
 
 
-def test_errors_of_the_model_are_its_own(tmp_path):
-    with pytest.raises(IndexError, match="out of range"):
+def test_errors_of_the_model_are_explained(tmp_path):
+    with pytest.raises(InputError, match=r"cannot run the probe: IndexError.*out of range"):
         Monitor(lively("llama"), torch.full((2, 4), 10_000), folder=tmp_path / "run")
-    with pytest.raises(RuntimeError, match="scalar types"):
+    with pytest.raises(InputError, match=r"cannot run the probe: RuntimeError.*scalar types"):
         Monitor(lively("llama"), torch.ones(2, 3), folder=tmp_path / "run")
     assert not (tmp_path / "run").exists()
 

@@ -85,8 +85,14 @@ class SampleFigures:
         for (name, layer), samples in self.values.items():
             values: list[float] = samples.tolist()
             finite = [value for value in values if math.isfinite(value)]
-            if len(finite) < len(values) and name.startswith(("stream/rms", "attention/")):
-                summary[name, layer] = next(value for value in values if not math.isfinite(value))
+            if name.startswith(("stream/", "attention/")):
+                # A median entry of 0 makes a ratio infinite; the others are not finite themselves.
+                as_usual = math.inf if name == "stream/max_over_median" else None
+                broken = [v for v in values if not math.isfinite(v) and v != as_usual]
+            else:
+                broken = []
+            if broken:
+                summary[name, layer] = broken[0]
             elif finite:
                 reduce = max if MONITORED[name].over == "max" else median
                 summary[name, layer] = reduce(finite)
@@ -184,6 +190,8 @@ class ProbeFigures:
             states = statistics.only(state)
             features = self.shapes[layer][2]
             size = torch.where(states.broken >= 0, torch.nan, states.fro)
+            ratio = kept["stream/max_over_median", layer]
+            kept["stream/max_over_median", layer] = torch.where(size.isnan(), torch.nan, ratio)
             kept["rank/residual", layer] = states.relative_dispersion()
             kept["rank/mean_cosine", layer] = states.mean_cosine()
             kept["stream/rms", layer] = size / (states.tokens * features).sqrt()
@@ -276,7 +284,8 @@ def _max_over_median(hidden: Tensor, mask: Tensor | None) -> Tensor:
         step += 1
     some = flat[:, ::step].float()
     middle = torch.where(some < 0, torch.nan, some).nanmedian(-1).values
-    return flat.amax(-1).float() / middle
+    largest = flat.amax(-1).float()
+    return torch.where(largest > 0, largest / middle, largest)
 
 
 def _sums(tensor: Tensor) -> torch.dtype:

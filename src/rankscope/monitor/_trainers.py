@@ -1,6 +1,6 @@
 """A monitor inside the training loops of Transformers, Lightning and Accelerate."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
@@ -55,22 +55,45 @@ def _forget_classes(monitor: "Monitor", trainer: Any) -> None:
         monitor.history.facts["classes"] = monitor.classes
 
 
+class _HeardSteps:
+    """A trainer's ``training_step`` whose losses are kept, until it is taken off."""
+
+    def __init__(self, trainer: Any) -> None:
+        self.losses: list[Tensor] = []
+        self._trainer, self._inner = trainer, trainer.training_step
+        self._own = vars(trainer).get("training_step")
+        self._is_on = True
+        trainer.training_step = self
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        loss = self._inner(*args, **kwargs)
+        if self._is_on:
+            self.losses.append(loss.detach())
+        return loss
+
+    def take_off(self) -> None:
+        """Put back what was there; one inside another goes with the outermost."""
+        self._is_on = False
+        self.losses.clear()
+        top = vars(self._trainer).get("training_step")
+        while isinstance(top, _HeardSteps) and not top._is_on:
+            top = top._own
+        vars(self._trainer).pop("training_step", None)
+        if top is not None:
+            self._trainer.training_step = top
+
+
 def trainer_callback(monitor: "Monitor", trainer: Any) -> Any:
     """A ``TrainerCallback``. The loss of a step is known to ``training_step`` alone."""
     base: Any = require("transformers").TrainerCallback
-    losses: list[Tensor] = []
-
-    def recorded(plain_step: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        loss = plain_step(*args, **kwargs)
-        losses.append(loss.detach())
-        return loss
 
     class MonitorCallback(base):  # type: ignore[misc]
         """Counts steps, and passes numbers on to the trainer's loggers."""
 
         def __init__(self) -> None:
             self._saves = self._logs_baseline = False
-            self._undo: list[Callable[[], Any]] = []
+            self._heard: _HeardSteps | None = None
+            self._settings: tuple[Any, Any, Any] = (None, None, [])
 
         def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
             self._put_back()  # an earlier training may have ended without on_train_end
@@ -83,13 +106,15 @@ def trainer_callback(monitor: "Monitor", trainer: Any) -> Any:
             monitor.start()
 
         def on_step_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-            losses.clear()
+            if self._heard is not None:
+                self._heard.losses.clear()
             if self._logs_baseline and monitor.is_main:  # all loggers are ready now
                 self._logs_baseline = False
                 monitor.log_latest()
 
         def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> Any:
             # Each is divided by the number of micro-batches already.
+            losses = [] if self._heard is None else self._heard.losses
             loss = partial(sum, losses) if losses else None
             monitor.step(loss=loss, step=state.global_step)
             control.should_training_stop |= monitor.should_stop
@@ -99,30 +124,22 @@ def trainer_callback(monitor: "Monitor", trainer: Any) -> Any:
 
         def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
             self._put_back()
-            losses.clear()
             monitor.close()
 
         def _wrap(self) -> None:
-            """Hear losses, and let the trainer log and save; ``_put_back`` undoes it."""
-            own = vars(trainer).get("training_step")
-            settings = (monitor.log, monitor.saver, monitor.schedulers)
-
-            def undo() -> None:
-                vars(trainer).pop("training_step", None)
-                if own is not None:
-                    trainer.training_step = own
-                monitor.log, monitor.saver, monitor.schedulers = settings
-
-            self._undo.append(undo)
-            trainer.training_step = partial(recorded, trainer.training_step)
+            """Hear losses, and let the trainer log and save."""
+            self._heard = _HeardSteps(trainer)
+            self._settings = (monitor.log, monitor.saver, monitor.schedulers)
             monitor.saver = self._save
             monitor.log = monitor.log or self._log
             scheduler = trainer.lr_scheduler
             monitor.schedulers = monitor.schedulers if scheduler is None else [scheduler]
 
         def _put_back(self) -> None:
-            while self._undo:
-                self._undo.pop()()
+            if self._heard is not None:
+                self._heard.take_off()
+                monitor.log, monitor.saver, monitor.schedulers = self._settings
+                self._heard = None
 
         def _save(self, _step: int) -> None:
             self._saves = True
