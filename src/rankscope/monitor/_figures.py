@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from statistics import median
-from typing import Final
+from typing import ClassVar, Final
 
 import torch
 import torch.distributed as dist
@@ -115,7 +115,7 @@ class ProbeFigures:
     """
 
     of_states = of_attention = ()
-    words = ""
+    words: ClassVar[dict[str, str]] = {}
 
     def __init__(self, layers: int, *, pooling: str) -> None:
         self._pooling = pooling

@@ -46,7 +46,7 @@ CASES = {
 
 def differ(scores: AttentionScores) -> float:
     found, sees = fused(scores)
-    expected, counted = chunked(scores)
+    expected, counted = chunked(scores, scores)
     if not torch.equal(sees & scores.real_queries()[:, None], counted):
         return float("inf")
     return float(torch.where(counted, found - expected, 0.0).abs().max())

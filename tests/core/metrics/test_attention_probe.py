@@ -195,9 +195,9 @@ def test_entropy_and_sink_of_the_kernel_are_taken_where_there_is_one(
     """``summary`` stands in for the kernel, which runs on CUDA alone."""
     taken = []
 
-    def hide_padding(scores: AttentionScores) -> AttentionScores:
+    def hide_padding(scores: AttentionScores, token_mask: Tensor | None) -> AttentionScores:
         taken.append(scores)
-        return hide(scores)
+        return hide(scores, token_mask)
 
     hide = module._hide_padding
     monkeypatch.setattr(module, "_hide_padding", hide_padding)
@@ -221,7 +221,8 @@ def test_sampled_queries_equal_the_matrices_of_these_queries(name: str, rows: in
 def test_places_of_sampled_queries() -> None:
     assert spread(4)(23) == [2, 8, 14, 20]
     scores = attention(token_mask=real(left=True))  # 23, 11 and 1 real tokens
-    chosen = module._select_queries(scores, 4).query
+    middle = torch.full((4,), module.STEPS // 2)
+    chosen = module.select_queries(scores, middle).query
     assert torch.equal(chosen[0], scores.query[0, :, [2, 8, 14, 20]])
     assert torch.equal(chosen[1], scores.query[1, :, [12 + 1, 12 + 4, 12 + 6, 12 + 9]])
     assert torch.equal(chosen[2, :, 0], scores.query[2, :, -1])

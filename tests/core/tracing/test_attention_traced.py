@@ -95,6 +95,81 @@ def test_states_and_attention_in_one_pass() -> None:
     )
 
 
+MEANS = ["attention_entropy", "renyi_entropy", "largest_weight", "sink_mass"]
+
+
+def long_inputs() -> dict[str, torch.Tensor]:
+    """200 tokens: a whole sample, and one of 40."""
+    generator = torch.Generator().manual_seed(0)
+    ids = torch.randint(3, 40, (2, 200), generator=generator)
+    mask = torch.ones_like(ids)
+    mask[1, :160] = 0
+    return {"input_ids": ids, "attention_mask": mask}
+
+
+@pytest.mark.parametrize("implementation", ["eager", "sdpa"])
+def test_sampled_queries_beside_all(implementation) -> None:
+    model = build(TEXT["qwen2"], implementation)
+    given = long_inputs()
+    exact = trace(model, given, metrics=[*MEANS, "residual"])
+    sampled = trace(model, given, metrics=[*MEANS, "residual"], attention="sampled")
+    assert "64 queries" in sampled.provenance.settings["attention"]
+    assert "attention" not in exact.provenance.settings
+    assert "error" not in exact.columns
+    table = sampled.columns
+    errors = dict.fromkeys((0, 1), ())
+    for name, sample, error, value, all_rows in zip(
+        *(table[column] for column in ("metric", "sample", "error", "value")),
+        exact.columns["value"],
+        strict=True,
+    ):
+        if name == "residual":
+            assert error is None
+            assert value == all_rows
+            continue
+        errors[sample] += (error,)
+        assert abs(value - all_rows) <= 4 * error + 1e-6
+    assert min(errors[0]) > 0
+    assert set(errors[1]) == {0.0}  # 40 real tokens are all used
+
+
+def test_sampled_queries_of_a_network(lively) -> None:
+    net = lively(Spec(3, 2, 8, mask="causal", init="lecun"))
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(2, 150, 8, generator=generator, dtype=torch.float64)
+    exact, sampled, short, whole = (
+        trace(net, inputs, metrics=MEANS, attention=attention)
+        for inputs, attention in (
+            (x, "all"),
+            (x, "sampled"),
+            (x[:, :64], "sampled"),
+            (x[:, :64], "all"),
+        )
+    )
+    for value, error, all_rows in zip(
+        sampled.columns["value"], sampled.columns["error"], exact.columns["value"], strict=True
+    ):
+        assert 0 < abs(value - all_rows) <= 4 * error
+    assert set(short.columns["error"]) == {0.0}
+    assert short.columns["value"] == pytest.approx(whole.columns["value"], abs=1e-6)
+
+
+def test_what_is_no_mean_over_queries_is_not_sampled(lively) -> None:
+    net = lively(Spec(2, 2, 8))
+    x = torch.randn(1, 5, 8)
+    with pytest.raises(InputError, match="dobrushin, score_gamma are not one; request only"):
+        trace(net, x, metrics=["dobrushin", "sink_mass", "score_gamma"], attention="sampled")
+    refused = {
+        name
+        for name, measure in MEASURES.items()
+        if measure.of == "attention" and name not in MEANS
+    }
+    for name in refused:
+        with pytest.raises(InputError, match=f"{name} is not one"):
+            trace(net, x, metrics=name, attention="sampled")
+    assert len(refused) == 8
+
+
 def test_tracing_changes_nothing() -> None:
     model = build(TEXT["qwen2"], "sdpa")
     with torch.no_grad():

@@ -58,6 +58,15 @@ def test_a_model_of_transformers(name, implementation, token_mask, metrics) -> N
     assert waits(build(TEXT[name], implementation), inputs, metrics=metrics) == {}
 
 
+@pytest.mark.parametrize("token_mask", MASKS.values(), ids=MASKS)
+@pytest.mark.parametrize("tokens", [6, 96])
+def test_sampled_attention(token_mask, tokens) -> None:
+    x = X.repeat_interleave(tokens // 6, 1)
+    mask = None if token_mask is None else token_mask.repeat_interleave(tokens // 6, 1)
+    options = {"metrics": ["attention_entropy", "sink_mass"], "attention": "sampled"}
+    assert waits(network(mask="causal"), x, token_mask=mask, **options) == {}
+
+
 @pytest.mark.parametrize("batch_first", [True, False])
 def test_a_model_of_pytorch(batch_first) -> None:
     """Its layout is read off while it runs."""

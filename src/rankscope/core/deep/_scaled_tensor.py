@@ -150,11 +150,21 @@ def rescale(
     lost: PerSample | float = 0.0,
 ) -> ScaledTensor:
     """``ScaledTensor.of`` without checks."""
-    size: Tensor = torch.linalg.vector_norm(values, math.inf, dim=tuple(range(1, values.ndim)))
+    size = largest_entry(values)
     total = size.log() + log if isinstance(log, Tensor) or log else size.log()
     if terms is not None:
         lost = _more_lost(lost, terms, total)
     return unchecked(values / expand_like(size.clamp(min=_TINIEST), values), total, lost)
+
+
+def largest_entry(values: Mantissa) -> PerSample:
+    """Each sample's largest entry in absolute value."""
+    axes = tuple(range(1, values.ndim))
+    if values.is_cuda:
+        size: Tensor = torch.linalg.vector_norm(values, math.inf, dim=axes)
+        return size
+    # On a CPU that norm is not vectorised and takes eight times as long as both ends.
+    return torch.maximum(values.amax(axes), -values.amin(axes))
 
 
 def unchecked(mantissa: Mantissa, log: PerSample, lost: PerSample | float) -> ScaledTensor:
@@ -241,8 +251,7 @@ def _at_least(lost: PerSample, least: float) -> PerSample:
 
 def log_of_largest(values: Mantissa) -> PerSample:
     """The logarithm of each sample's largest entry."""
-    size: Tensor = torch.linalg.vector_norm(values, math.inf, dim=tuple(range(1, values.ndim)))
-    return size.log()
+    return largest_entry(values).log()
 
 
 def log_of_longest(rows: Mantissa) -> PerSample:

@@ -20,6 +20,8 @@ from rankscope.core.metrics._attention import gamma as gamma
 from rankscope.core.metrics._attention_probe import AttentionProbe as AttentionProbe
 from rankscope.core.metrics._attention_probe import probe_attention as probe_attention
 from rankscope.core.metrics._attention_probe import visible_keys as visible_keys
+from rankscope.core.metrics._attention_rows import SampledAttention as SampledAttention
+from rankscope.core.metrics._attention_rows import sample_attention as sample_attention
 from rankscope.core.metrics._attention_scores import AttentionScores
 from rankscope.core.metrics._attention_scores import from_matrix as from_matrix
 from rankscope.core.metrics._attention_sweeps import Bracket

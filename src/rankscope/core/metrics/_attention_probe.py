@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from rankscope.arguments import Count, checked
+from rankscope.core.metrics._attention_rows import STEPS, select_queries
 from rankscope.core.metrics._attention_scores import AttentionScores, fused_here
 from rankscope.core.shapes import PerHead
 
@@ -69,13 +70,16 @@ def probe_attention(scores: AttentionScores, *, rows: Count = 64) -> AttentionPr
     most = _MOST_WEIGHTS.get(device, _MOST_WEIGHTS["cpu"])
     sampled = batch * heads * queries * keys > most and queries > rows
     with torch.autocast(device, enabled=False):
-        used = _select_queries(scores, rows) if sampled else scores
+        used = scores
+        if sampled:
+            middle = torch.full((rows,), STEPS // 2, device=scores.query.device)
+            used = _hide_padding(select_queries(scores, middle), scores.token_mask)
         # Converted once; otherwise each chunk would convert all keys.
         query, key = used.query.to(used.dtype), used.key.to(used.dtype)
         used = replace(used, query=query, key=key)
         if fused_here(scores):
             max_logit, deviation = _reduce(*_figures(used, None))
-            summary = _hide_padding(scores).summary
+            summary = _hide_padding(scores, scores.token_mask).summary
             entropy, sink = summary.entropy, summary.first + summary.sink
         else:
             first = scores.first_keys(1).to(torch.uint8).argmax(-1)
@@ -193,42 +197,9 @@ def _visible(scores: AttentionScores, queries: slice, keys: slice) -> Tensor:
     return seen.to(scores.dtype).expand(*seen.shape[:-1], keys.stop - keys.start)
 
 
-def _hide_padding(scores: AttentionScores) -> AttentionScores:
+def _hide_padding(scores: AttentionScores, token_mask: Tensor | None) -> AttentionScores:
     """The scores with padding keys hidden by the mask."""
-    if scores.token_mask is None:
+    if token_mask is None:
         return scores
-    real = scores.token_mask[:, None, None, :]
+    real = token_mask[:, None, None, :]
     return replace(scores, mask=real if scores.mask is None else scores.mask & real)
-
-
-def _select_queries(scores: AttentionScores, number: int) -> AttentionScores:
-    """The scores of some real queries of each sample, evenly spaced; one mask hides all the rest.
-
-    A sample with fewer real queries has them all, followed by rows that see nothing.
-    """
-    real = scores.real_queries()
-    count = real.sum(-1, keepdim=True)
-    place = torch.arange(number, device=real.device)
-    middle = (2 * place + 1) * count // (2 * number)
-    place = torch.where(count > number, middle, place)  # among the real queries
-    in_order = (~real).to(torch.uint8).argsort(dim=-1, stable=True)
-    chosen = in_order.gather(-1, place)[:, None, :, None]  # batch or 1, 1, query, 1
-
-    def rows_of(tensor: Tensor) -> Tensor:
-        return tensor if tensor.shape[2] == 1 else torch.take_along_dim(tensor, chosen, 2)
-
-    seen = (place < count)[:, None, :, None].expand(-1, -1, -1, scores.shape[3])
-    ahead = torch.arange(scores.shape[3], device=real.device) - chosen
-    ahead = ahead - (scores.shape[3] - scores.shape[2])
-    if scores.causal:
-        seen = seen & (ahead <= 0)
-    if scores.window is not None:
-        seen = seen & (ahead.abs() < scores.window)
-    if scores.mask is not None:
-        seen = seen & rows_of(scores.mask)
-    if scores.token_mask is not None:
-        seen = seen & scores.token_mask[:, None, None, :]
-    return replace(
-        scores, query=rows_of(scores.query), mask=seen, causal=False, window=None, token_mask=None,
-        bias=None if scores.bias is None else rows_of(scores.bias),
-    )  # fmt: skip

@@ -25,7 +25,7 @@ _CHUNK_BYTES = {"cpu": 16 << 20, "cuda": 256 << 20}
 """The largest size of the weights of one chunk: in cache on a CPU, enough to fill a GPU."""
 _MATRIX_BYTES = 2 << 30
 """The largest size of the matrices of a layer, for metrics that need them."""
-_MOST_STRAY = 2e-2
+MOST_STRAY = 2e-2
 """The weight that half precision may leave on padding; more, and the token mask is wrong."""
 Kept = TypeVar("Kept")
 
@@ -149,9 +149,9 @@ class AttentionScores:
             rows, sees = kernel.row_figures(self)
             counted = sees & self.real_queries().unsqueeze(1)
         else:
-            rows, counted = row_figures(self)
+            rows, counted = row_figures(self, self)
         rows = torch.where(counted, rows, 0.0)
-        sound = rows[-1].amax(-1) <= _MOST_STRAY
+        sound = rows[-1].amax(-1) <= MOST_STRAY
         means = rows[:-1].sum(-1) / counted.sum(-1)
         return AttentionSummary(*torch.where(sound, means, torch.nan))
 
@@ -323,10 +323,13 @@ def fused_here(attention: AttentionScores) -> bool:
     return fits and can_fuse(attention.query)
 
 
-def row_figures(attention: AttentionScores) -> tuple[Tensor, Tensor]:
-    """Figures of each query, ``(figure, batch, head, query)``, and which queries count."""
+def row_figures(attention: AttentionScores, whole: AttentionScores) -> tuple[Tensor, Tensor]:
+    """Figures of each query, ``(figure, batch, head, query)``, and which queries count.
+
+    ``whole`` says which keys are real: the same scores, or those from which queries were selected.
+    """
     # Which keys are first, and which are padding, as two columns to multiply weights by.
-    first, mask = attention.first_keys(1), attention.token_mask
+    first, mask = whole.first_keys(1), whole.token_mask
     padding = torch.zeros_like(first) if mask is None else ~mask
     looked_for = torch.stack((first, padding), -1).unsqueeze(1)
     rows = torch.empty(6, *attention.shape[:3], dtype=attention.dtype, device=first.device)

@@ -19,8 +19,10 @@ from rankscope.core.metrics import (
     AttentionScores,
     GatheredStatistics,
     RankEstimate,
+    SampledAttention,
     SpectrumProbe,
     StateStatistics,
+    sample_attention,
     spectra,
 )
 from rankscope.core.shapes import Hidden, TokenMask
@@ -84,6 +86,23 @@ class LayerFault(NamedTuple):
 SpectraBy = Literal["auto", "exact", "estimated"]
 ESTIMATED = ("effective_rank", "stable_rank", "participation_ratio")
 """Spectral metrics that can be estimated from matrix products."""
+AttentionBy = Literal["all", "sampled"]
+
+
+@checked
+def refuse_unsampled(measures: Sequence[Measure], attention: AttentionBy) -> None:
+    """Raise for metrics of attention that some queries cannot estimate, if only some are used."""
+    refused = [
+        measure.name
+        for measure in measures
+        if measure.of == "attention" and measure.name not in SampledAttention._fields
+    ]
+    if attention == "sampled" and refused:
+        raise InputError(
+            f'attention="sampled" is for means over queries, and {", ".join(refused)} '
+            f"{'are' if len(refused) > 1 else 'is'} not one; request only "
+            f'{", ".join(SampledAttention._fields)}, or attention="all".'
+        )
 
 
 class _Row(NamedTuple):
@@ -92,6 +111,7 @@ class _Row(NamedTuple):
     layer: int
     measure: Measure
     values: Tensor | None = None
+    errors: Tensor | None = None
     state: int = 0
     is_estimate: bool = False
 
@@ -106,7 +126,12 @@ class Figures:
     """
 
     def __init__(
-        self, measures: Sequence[Measure], expected: int, *, spectra_by: SpectraBy = "auto"
+        self,
+        measures: Sequence[Measure],
+        expected: int,
+        *,
+        spectra_by: SpectraBy = "auto",
+        attention_by: AttentionBy = "all",
     ) -> None:
         self.of_states = [measure for measure in measures if measure.of != "attention"]
         self.of_attention = [measure for measure in measures if measure.of == "attention"]
@@ -117,6 +142,7 @@ class Figures:
         )
         self._probed = 0
         self._spectra_by = spectra_by
+        self._is_sampled = bool(self.of_attention) and attention_by == "sampled"
         self._rows: list[_Row] = []
         self._samples = 0
 
@@ -154,16 +180,26 @@ class Figures:
         return wanted and measure.of == "spectrum" and measure.name in ESTIMATED
 
     @property
-    def words(self) -> str:
-        """How spectral metrics were estimated; empty if they are exact."""
-        if not self._probed:
-            return ""
-        names = ", ".join(measure.name for measure in self.of_states if measure.name in ESTIMATED)
-        return f"{names} estimated from products with random probes, seed 0; errors in the table"
+    def words(self) -> dict[str, str]:
+        """How spectra and attention were estimated, if they were."""
+        words = {}
+        if self._probed:
+            names = [measure.name for measure in self.of_states if measure.name in ESTIMATED]
+            how = "estimated from products with random probes, seed 0; errors in the table"
+            words["spectra"] = f"{', '.join(names)} {how}"
+        if self._is_sampled:
+            words["attention"] = "64 queries of each sample, seed 0; standard errors in the table"
+        return words
 
     def attend(self, scores: AttentionScores, layer: int) -> None:
         """Every metric of a layer's attention."""
         self._samples = scores.shape[0]
+        if self._is_sampled:
+            names = ", ".join(measure.name for measure in self.of_attention)
+            sampled = _apply(names, layer, sample_attention, scores)
+            for measure in self.of_attention:
+                self._keep(layer, measure, *getattr(sampled, measure.name))
+            return
         for measure in self.of_attention:
             self._keep(layer, measure, _apply(measure.name, layer, measure.compute, scores))
 
@@ -183,8 +219,10 @@ class Figures:
             if measure.of == "statistics"
         }
         estimates = self._probe.finish() if self._probed else []
-        host_values = iter(_on_host([row.values for row in self._rows if row.values is not None]))
-        head, error = ["head"] * bool(self.of_attention), ["error"] * bool(self._probed)
+        measured = [tensor for row in self._rows for tensor in (row.values, row.errors)]
+        host_values = iter(_on_host([tensor for tensor in measured if tensor is not None]))
+        head = ["head"] * bool(self.of_attention)
+        error = ["error"] * bool(self._probed or self._is_sampled)
         columns: Columns = {
             name: [] for name in ("layer", *head, "sample", "metric", "value", *error)
         }
@@ -207,7 +245,7 @@ class Figures:
                     "attention is not a distribution over the real tokens; its scores are not "
                     "finite, or the token mask is not the one that the model used."
                 )
-            _fill(columns, row, values)
+            _fill(columns, row, values, () if row.errors is None else next(host_values))
         return columns, None
 
     def _fault(self, statistics: StateStatistics) -> LayerFault | None:
@@ -223,7 +261,9 @@ class Figures:
                 return LayerFault(layer, f"layer {layer}, {name}: {words}")
         return None
 
-    def _keep(self, layer: int, measure: Measure, values: Any) -> None:
+    def _keep(
+        self, layer: int, measure: Measure, values: Any, errors: Tensor | None = None
+    ) -> None:
         axes = 2 if measure.of == "attention" else 1
         is_fit = isinstance(values, Tensor) and values.ndim == axes
         if not is_fit or values.shape[0] != self._samples:
@@ -233,7 +273,7 @@ class Figures:
                 "it must return a tensor with one number per sample."
             )
         # A copy: a view would keep a whole layer alive.
-        self._rows.append(_Row(layer, measure, values.detach().clone()))
+        self._rows.append(_Row(layer, measure, values.detach().clone(), errors))
 
 
 def _fill(

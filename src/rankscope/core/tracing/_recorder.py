@@ -203,7 +203,7 @@ class Recorder:
                 f"{tokens} tokens of {features} features from layer {layer} on"
                 for (tokens, features), layer in self._shapes.items()
             )
-        decided["spectra"] = self._figures.words
+        decided |= self._figures.words
         if self._attention is not None:
             self._check_heard(self._attention)
         return {name: words for name, words in (decided | self._tokens.words).items() if words}

@@ -10,7 +10,7 @@ from rankscope.arguments import checked
 from rankscope.core.batches import batches
 from rankscope.core.tracing import _figures
 from rankscope.core.tracing._blocks import BlockStack, Named
-from rankscope.core.tracing._figures import DEFAULT_METRICS, Metrics, SpectraBy
+from rankscope.core.tracing._figures import DEFAULT_METRICS, AttentionBy, Metrics, SpectraBy
 from rankscope.core.tracing._hidden_states import Output, Stream
 from rankscope.core.tracing._inputs import BlockLocation
 from rankscope.core.tracing._layouts import Layout
@@ -41,6 +41,7 @@ def trace(
     stream: Stream | None = None,
     output: Output | None = None,
     spectra: SpectraBy = "auto",
+    attention: AttentionBy = "all",
 ) -> Trace:
     """Run a model once and measure every layer's hidden states while it runs.
 
@@ -61,8 +62,10 @@ def trace(
     metrics need a ``Network``, or a model that goes through the attention interface of
     Transformers. ``spectra`` says whether effective rank, stable rank and participation ratio come
     from an ``exact`` decomposition or are ``estimated`` from products, with an ``error`` in the
-    table; ``auto`` estimates on a GPU. Other spectral metrics are always exact. Layer 0 is the
-    input of the first block.
+    table; ``auto`` estimates on a GPU. Other spectral metrics are always exact. For long sequences,
+    ``attention="sampled"`` measures 64 queries of each sample, drawn evenly, in place of all, with
+    the standard error of the mean as ``error``; metrics that are not means over queries raise an
+    error. Layer 0 is the input of the first block.
 
     Unspecified options are inferred from the model, and the provenance says what was chosen and
     why: the stack, the mask, the ``layout`` (whether batch or tokens come first), and which tensor
@@ -77,7 +80,12 @@ def trace(
     """
     session = Session(model, blocks, layout, stream, output, keeps=False)
     return session.trace(
-        inputs, metrics=metrics, token_mask=token_mask, measured=measured, spectra=spectra
+        inputs,
+        metrics=metrics,
+        token_mask=token_mask,
+        measured=measured,
+        spectra=spectra,
+        attention=attention,
     )
 
 
@@ -137,6 +145,7 @@ class Session:
         token_mask: Tensor | None = None,
         measured: Tensor | None = None,
         spectra: SpectraBy = "auto",
+        attention: AttentionBy = "all",
     ) -> Trace:
         """Run the model once and measure every layer, as ``rankscope.trace`` does."""
         model = self._model
@@ -144,6 +153,7 @@ class Session:
             raise InputError("the session is closed; trace inside its with block.")
         inputs, token_mask = self._read(inputs, token_mask)
         measures = _figures.choose_measures(metrics)
+        _figures.refuse_unsampled(measures, attention)
         if measured is not None and all(measure.of == "attention" for measure in measures):
             raise InputError(
                 "measured applies to metrics of hidden states, and none is requested: attention "
@@ -153,7 +163,9 @@ class Session:
         planned = Pass.planned(
             model,
             inputs,
-            lambda layers: _figures.Figures(measures, layers + 1, spectra_by=spectra),
+            lambda layers: _figures.Figures(
+                measures, layers + 1, spectra_by=spectra, attention_by=attention
+            ),
             token_mask=token_mask,
             measured=measured,
             known=reading.blocks,
