@@ -73,8 +73,8 @@ def test_what_live_mode_cannot_hear_is_said(tmp_path, caplog):
     with monitor_of(Plain(), folder=tmp_path, live=True) as monitor:
         monitor.step()  # no block ran
         monitor.step()
-    assert "saw no output" in monitor.history.facts["about live mode"]
-    assert sum("saw no output" in record.message for record in caplog.records) == 1
+    assert "Live mode saw no" in monitor.history.facts["about live mode"]
+    assert sum("Live mode saw no" in record.message for record in caplog.records) == 1
 
 
 def test_writes_that_are_not_counted_are_undone():

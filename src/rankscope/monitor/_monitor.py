@@ -30,15 +30,20 @@ from rankscope.monitor._history import (
 from rankscope.monitor._live import LiveWatch
 from rankscope.monitor._names import LOSS, OVERHEAD
 from rankscope.monitor._probe import Mode, Pooling, Probe, ProbeOptions
+from rankscope.monitor._processes import (
+    agree,
+    distributed,
+    is_divisible,
+    mean_of_processes,
+    refuse_other_probes,
+)
 from rankscope.monitor._scalars import Scalars, add_ratios
 from rankscope.monitor._subject import (
     Subject,
     class_name,
     find_classes,
     find_untrained,
-    is_divisible,
     is_sharded,
-    mean_of_processes,
     predicted_bands,
     read_subject,
 )
@@ -140,7 +145,7 @@ class Monitor:
         """What ``on_alarm="save"`` calls with the step, where a trainer saves in its own way."""
         self._on_alarm: Action | None = on_alarm
         self._board, self._scalars = AlarmBoard(rules), Scalars(tuple(names))
-        self.is_main = not _distributed() or dist.get_rank() == 0
+        self.is_main = not distributed() or dist.get_rank() == 0
         """Whether this process writes, logs and judges."""
         if autocast not in (None, torch.bfloat16, torch.float16):
             raise InputError(f"autocast is {autocast}, expected torch.bfloat16 or torch.float16.")
@@ -154,7 +159,7 @@ class Monitor:
         self._count, self._due, self._stride = step or 0, every, 1
         self.history = History({})
         self._is_own = folder is None  # made here: there is no run to continue
-        self._file = RunFile(self._agree(new_folder() if self._is_own and self.is_main else folder))
+        self._file = RunFile(agree(new_folder() if self._is_own and self.is_main else folder))
         self._begin(subject, options, step, classes=classes, untrained=untrained, predict=predict)
 
     # What was measured.
@@ -290,8 +295,8 @@ class Monitor:
     ) -> None:
         """Take the baseline, or continue a run."""
         probe = digest(subject.inputs)
-        if _distributed():
-            _refuse_other_probes(probe)
+        if distributed():
+            refuse_other_probes(probe)
         with _explained():
             values = self._probe.first()
         untrained = find_untrained(self._probe.blocks) if untrained is None else untrained
@@ -299,17 +304,12 @@ class Monitor:
             "model": class_name(self.model),
             "parameters": sum(parameter.numel() for parameter in self.model.parameters()),
             "probe": probe,
-            "layers": self._probe.layers,
-            "tokens": self._probe.tokens,
-            "samples": self._probe.samples,
-            "experts": self._probe.experts or None,
             "classes": classes or find_classes(self.model),
             "untrained": None if untrained is None else int(untrained),
-            "even_entropy": self._probe.even_entropy,
             "mode": options.mode,
             "precision": str(options.autocast or _dtype(self.model)).removeprefix("torch."),
             "every": self.every,
-            **{f"about {name}": words for name, words in self._probe.notes.items()},
+            **self._probe.facts,
         }
         self.history = History(facts, {}, [StepRecord(step or 0, values)])
         is_new, problem = True, None
@@ -319,7 +319,7 @@ class Monitor:
             except RankscopeError as error:
                 problem = error
         count = self.history.last.step if step is None else step
-        is_new, self._count, problem = self._agree((is_new, count, problem))
+        is_new, self._count, problem = agree((is_new, count, problem))
         if problem is not None:  # in every process: none waits for another
             raise problem
         self._divide()
@@ -348,14 +348,6 @@ class Monitor:
             facts["about prediction"] = why
         self._file.begin(self.history)
         return True
-
-    def _agree(self, value: Any) -> Any:
-        """The value that the first process has."""
-        if not _distributed():
-            return value
-        values = [value]
-        dist.broadcast_object_list(values)
-        return values[0]
 
     def _continue(self, step: int | None) -> bool:
         """Go on with the run in the folder; whether it begins anew, at step 0."""
@@ -403,7 +395,7 @@ class Monitor:
             try:
                 values |= read()
             except Exception as error:
-                if _distributed():  # the others wait for this process
+                if distributed():  # the others wait for this process
                     raise
                 self._report(what, f"failed; training goes on: {error}")
         values[OVERHEAD, None] = 1e3 * (spent + time.perf_counter() - begun)
@@ -441,7 +433,7 @@ class Monitor:
         if isinstance(loss, Tensor):  # one for each device, from DataParallel
             loss = loss.detach().float().mean()
         value = None if loss is None else float(loss)
-        if _distributed():
+        if distributed():
             value = mean_of_processes(value, self.model)
         return {} if value is None else {(LOSS, None): value}
 
@@ -456,7 +448,7 @@ class Monitor:
             for alarm in alarms:
                 _log.warning("%s: %s (%s)", alarm.rule, alarm.sentence, alarm.url)
         if self._on_alarm is not None:
-            for alarm in self._agree(alarms):
+            for alarm in agree(alarms):
                 try:
                     act(self._on_alarm, alarm, self)
                 except (RankscopeError, OSError, RuntimeError) as error:
@@ -498,21 +490,6 @@ def _explained() -> Iterator[None]:
         raise InputError(
             f"the model cannot run the probe: {type(error).__name__}: {error}"
         ) from error
-
-
-def _refuse_other_probes(name: str) -> None:
-    """Raise unless every process has the same probe."""
-    names: list[Any] = [None] * dist.get_world_size()
-    dist.all_gather_object(names, name)
-    if len(set(names)) > 1:
-        raise InputError(
-            "processes have different probes; pass the same one to all of them (it is divided "
-            "among them here)."
-        )
-
-
-def _distributed() -> bool:
-    return dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1
 
 
 def _dtype(model: torch.nn.Module) -> torch.dtype:

@@ -28,8 +28,9 @@ from rankscope.errors import InputError, RankscopeError
 from rankscope.monitor._figures import ProbeFigures, SampleFigures
 from rankscope.monitor._history import Place
 from rankscope.monitor._live import paused
+from rankscope.monitor._processes import reducing_device
 from rankscope.monitor._routers import RouterWatch, find_routers
-from rankscope.monitor._subject import Subject, is_sharded, reducing_device
+from rankscope.monitor._subject import Subject, is_sharded
 
 Inputs = Tensor | Mapping[str, Any] | Sequence[Any]
 Mode = Literal["evaluation", "training"]
@@ -114,12 +115,20 @@ class Probe:
         return slice(self.samples * rank // world, self.samples * (rank + 1) // world)
 
     @property
-    def even_entropy(self) -> float | None:
-        """Entropy of uniform attention over the keys that queries see, in the layer that sees most.
+    def facts(self) -> dict[str, Any]:
+        """What the first pass showed, for the history of a run.
 
-        None if no attention could be read.
+        ``even_entropy`` is that of uniform attention over the keys that queries see, in the layer
+        that sees most.
         """
-        return max((entropy for entropy, _ in self._even.values()), default=None)
+        return {
+            "layers": self.layers,
+            "tokens": self.tokens,
+            "samples": self.samples,
+            "experts": self.experts or None,
+            "even_entropy": max((entropy for entropy, _ in self._even.values()), default=None),
+            **{f"about {name}": words for name, words in self.notes.items()},
+        }
 
     def _run(
         self, inputs: Inputs, token_mask: Tensor | None, *, first: bool = False

@@ -5,7 +5,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final, NamedTuple, cast
 
 import torch
-import torch.distributed as dist
 from torch import Tensor, nn
 
 from rankscope.core.network import Network, drawable
@@ -65,31 +64,6 @@ def is_shard(parameter: Tensor) -> bool:
 def is_sharded(model: nn.Module) -> bool:
     """Whether parameters are divided over processes (FSDP2, tensor parallel)."""
     return any(map(is_shard, model.parameters()))
-
-
-def reducing_device(model: nn.Module) -> torch.device:
-    """The device on which the processes can sum tensors."""
-    if dist.get_backend() == "nccl":
-        return next(model.parameters()).device
-    return torch.device("cpu")
-
-
-def mean_of_processes(value: float | None, model: nn.Module) -> float | None:
-    """The mean of the processes that have a value; None if none has."""
-    pair = torch.tensor([value or 0.0, float(value is not None)], dtype=torch.float64)
-    pair = pair.to(reducing_device(model))
-    dist.all_reduce(pair)
-    total, count = pair.tolist()
-    return total / count if count else None
-
-
-def is_divisible(model: nn.Module) -> bool:
-    """Whether processes may run different samples: with plain parameters or FSDP2 alone."""
-    if not (dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1):
-        return False
-    sharded: list[Any] = [p for p in model.parameters() if hasattr(p, "device_mesh")]
-    by_fsdp = any(hasattr(module, "set_requires_gradient_sync") for module in model.modules())
-    return not sharded or (by_fsdp and all(p.device_mesh.ndim == 1 for p in sharded))
 
 
 def class_name(model: nn.Module) -> str:
