@@ -56,7 +56,10 @@ def bare() -> None:
     assert rankscope.bounds(net, x).table.height
     assert rankscope.predict(net.spec, x[0], draws=2).table.height
     assert rankscope.theory.graph_facts("window:2", 16).collapses
-    import_module("rankscope.monitor")
+    with rankscope.Monitor(net, x, every=1, folder="run") as monitor:
+        monitor.step(loss=1.0)
+    steps = [record.step for record in rankscope.monitor.read_run("run").records]
+    assert steps == [0, 1]
     for result in (rankscope.diagnose(net, x), rankscope.diagnose(encoder, x)):
         assert result.sentences
         assert "<table" in result._repr_html_()
@@ -113,7 +116,10 @@ def ray() -> None:
 
 
 def lightning() -> None:
-    assert require("lightning").__version__
+    import torch
+
+    monitor = rankscope.Monitor(network(), torch.randn(2, 8, 16), folder="run")
+    assert isinstance(monitor.lightning(), require("lightning.pytorch").Callback)
 
 
 if __name__ == "__main__":

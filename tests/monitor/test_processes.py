@@ -117,5 +117,20 @@ def test_a_run_is_continued_by_all(ranks):
     assert "another probe" in ranks[1]["continued"]["error"]
 
 
+def test_models_may_be_sharded_after_the_baseline(ranks):
+    later = ranks[0]["sharded later"]
+    baseline, first, second = map(of_probe, later["values"])
+    assert later["divided"]
+    assert set(first) ^ set(baseline) == set()
+    assert first == pytest.approx(baseline, rel=1e-5)
+    assert second == pytest.approx(baseline, rel=1e-5)
+
+
+def test_the_loss_is_that_of_all_processes(ranks):
+    later = ranks[0]["sharded later"]
+    assert later["losses"] == ["nan", "2.0"]
+    assert later["alarms"] == ["non-finite"]
+
+
 def test_weights_are_saved_once(ranks):
     assert ranks[0]["saved"] == ["weights-1.pt"]

@@ -156,6 +156,25 @@ def saved():
     return sorted(path.name for path in (FOLDER / "saved").glob("*.pt"))
 
 
+def sharded_later():
+    """As trainers do, which shard a model after the monitor was made; losses differ."""
+    model = make("llama")
+    monitor = Monitor(model, ids(4, 7), every=1, folder=FOLDER / "later", predict=False)
+    for block in model.model.layers:
+        fully_shard(block)
+    fully_shard(model)
+    with monitor:
+        monitor.step(loss=math.nan if RANK else 1.0)
+        monitor.step(loss=1.0 + 2 * RANK)
+    records = monitor.history.records
+    return {
+        "values": [values_of(record) for record in records],
+        "divided": monitor._probe._divided,
+        "losses": [repr(record.get("loss")) for record in records[1:]],
+        "alarms": [alarm.rule for alarm in monitor.alarms],
+    }
+
+
 result = {
     "ddp": training("ddp"),
     "fsdp": training("fsdp"),
@@ -165,6 +184,7 @@ result = {
     "refused": refused(),
     "continued": continued(),
     "saved": saved(),
+    "sharded later": sharded_later(),
 }
 print(json.dumps(result), flush=True)
 dist.barrier()

@@ -19,7 +19,7 @@ from rankscope.core.tracing import (
     LayerRecord,
     LayerWatch,
     Pass,
-    Sublayers,
+    Sublayer,
     find_sublayers,
     kind_of,
     record,
@@ -64,7 +64,7 @@ class Probe:
         self._divided = self._trusted = self._token_first = False
         self._pooling = _POOLING[options.pooling or "mean"]
         self._even: dict[int, tuple[float, bool]] = {}
-        self._sublayers: Sublayers = {}
+        self._sublayers: dict[int, tuple[Sublayer, ...]] = {}  # by id: sharding changes classes
         self.notes: dict[str, str] = {}
         """What was inferred, and why figures are missing."""
         inputs = self._on_device(self._inputs)
@@ -155,15 +155,18 @@ class Probe:
         def on_layer(layer_record: LayerRecord) -> None:
             layer = len(watch.layers)
             heard.append(len(layer_record.heard) == 1)
-            sublayers = self._sublayers.get(kind_of(layer_record.block), ())
+            sublayers = self._sublayers.get(id(layer_record.block), ())
             if first and (scores := _only_scores(layer_record)) is not None:
                 self._even[layer] = _uniform(scores, planned.token_mask)
             if why := measured.measure_layer(layer, layer_record, sublayers):
                 unread[layer] = why
 
-        watch = LayerWatch(
-            self._model, self.blocks, self._sublayers, on_layer, trusted=self._trusted
-        )
+        by_kind = {
+            kind_of(block): self._sublayers[id(block)]
+            for block in self.blocks
+            if id(block) in self._sublayers
+        }
+        watch = LayerWatch(self._model, self.blocks, by_kind, on_layer, trusted=self._trusted)
         routers = RouterWatch(self.blocks, self._routers)
         settings: dict[str, str] = {}
 
@@ -218,7 +221,10 @@ class Probe:
                 self._model, self._on_device(inputs), token_mask=_to(mask, self._device),
                 **self._options.tracing,
             )  # fmt: skip
-            self._sublayers = find_sublayers(recording)
+            found = find_sublayers(recording)
+            self._sublayers = {
+                id(block): found[kind_of(block)] for block in self.blocks if kind_of(block) in found
+            }
         except InputError:
             raise
         except RankscopeError as error:
