@@ -29,6 +29,8 @@ from rankscope.version import __version__
 ROOT = Path(__file__).parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
 EXTRAS = PROJECT["optional-dependencies"]
+NOT_FOR_USERS = {"all", "dev", "docs"}
+"""Extras that gather others, or build what developers build."""
 NAMES = runpy.run_path(str(ROOT / "tests" / "test_public_names.py"))["NAMES"]
 DRAWN = {f"rankscope.{name}" for name in ("figures", "report", "show.figures", "show.report")}
 DRAWN |= {f"rankscope.run.{name}" for name in NAMES["rankscope.run"].split()
@@ -101,8 +103,8 @@ def test_every_optional_package_is_in_the_extra_that_its_error_names():
         direct = {canonicalize_name(Requirement(line).name) for line in EXTRAS[extra]}
         assert direct & {canonicalize_name(name) for name in providers[package]}, package
     everything = Requirement(EXTRAS["all"][0]).extras
-    assert everything == set(EXTRAS) - {"all", "dev"}
-    assert "rankscope[all]" in EXTRAS["dev"]
+    assert everything == set(EXTRAS) - NOT_FOR_USERS
+    assert "rankscope[all,docs]" in EXTRAS["dev"]
 
 
 def closure(lines: list[str]) -> dict[str, Distribution]:
@@ -148,7 +150,7 @@ def run(python: Path, folder: Path, *words: str) -> subprocess.CompletedProcess[
     )  # fmt: skip
 
 
-@pytest.mark.parametrize("extra", ["bare", *sorted(set(EXTRAS) - {"all", "dev"})])
+@pytest.mark.parametrize("extra", ["bare", *sorted(set(EXTRAS) - NOT_FOR_USERS)])
 def test_the_wheel_works_with_its_declared_packages_alone(built, tmp_path, extra):
     python = environment(tmp_path / "environment", built["whl"], extra)
     shutil.copy(Path(__file__).with_name("installed.py"), tmp_path)

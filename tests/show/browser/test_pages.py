@@ -90,6 +90,7 @@ def every_figure():
         depth=pl.Series([1, 1, 2, 2]),
         skip=pl.Series([0, 1] * 2),
     )
+    trained = table(metric="rank", layer=[1, 2, 1, 2]).with_columns(step=pl.Series([0, 0, 9, 9]))
     summary = tables.summary
     drawn = {
         "by_axis": figures.by_axis(grid, metric="relative_residual", x="depth", color="skip"),
@@ -102,6 +103,8 @@ def every_figure():
         ),
         "by_setting": figures.by_setting(summary(table(metric="rank", **swept)), metric="rank"),
         "by_length": figures.by_length(summary(table(metric="residual_share", **counted))),
+        "by_step": figures.by_step(trained, metrics="rank", layers=[1]),
+        "step_map": figures.step_map(trained, metric="rank"),
         "head_map": figures.head_map(cells, metric="attention_entropy"),
         "steps": figures.steps(summary(table(metric="step", **layers)), metric="step"),
         "layer_map": figures.layer_map(

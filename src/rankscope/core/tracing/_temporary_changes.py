@@ -337,11 +337,10 @@ class _KeptBuffers:
 
     def __init__(self, module: nn.Module) -> None:
         self._module, self._buffers = module, dict(module._buffers)
-        # An inference tensor cannot be written to.
         self.pairs = [
             (buffer, buffer.detach().clone())
             for buffer in self._buffers.values()
-            if buffer is not None and not buffer.is_inference() and not buffer.is_meta
+            if buffer is not None and _can_restore(buffer)
         ]
         self._plain = {
             name: value
@@ -355,6 +354,13 @@ class _KeptBuffers:
         if any(buffers.get(name) is not buffer for name, buffer in self._buffers.items()):
             buffers.update(self._buffers)
         vars(self._module).update(self._plain)
+
+
+def _can_restore(buffer: torch.Tensor) -> bool:
+    """Whether values can be compared and copied; an inference tensor cannot be written to."""
+    plain = type(buffer) in (torch.Tensor, nn.Parameter, nn.Buffer)
+    dense = buffer.layout == torch.strided and not buffer.is_nested and not buffer.is_quantized
+    return plain and dense and not buffer.is_meta and not buffer.is_inference()
 
 
 def _put_back_buffers(kept: Sequence[_KeptBuffers]) -> None:

@@ -97,7 +97,7 @@ ENTRY = kit.study(
             "False alarms",
             "number",
             "linear",
-            "0 = none",
+            "0 = none without a fault",
             "Alarms of a healthy run, or before the fault of a faulty one began.",
             includes=(0.0,),
         ),
