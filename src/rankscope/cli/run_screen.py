@@ -44,10 +44,10 @@ def screen(
         raise InputError(
             f"this run has no metric {metric!r} of layers; it has {', '.join(known) or 'none'}."
         )
-    room = math.inf if height is None else height
-    top = [*_state(history, title), *_alarms(history.alarms, width, few=room < 20)]
+    rows_left = math.inf if height is None else height
+    top = [*_state(history, title), *_alarms(history.alarms, width, few=rows_left < 20)]
     summary = [Text(), *_summary(history, names)]
-    left = room - len(top) - 2  # less an empty line and a heading
+    left = rows_left - len(top) - 2  # less an empty line and a heading
     if left - len(summary) < _LEAST:
         summary = []
     left -= len(summary)

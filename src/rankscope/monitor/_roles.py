@@ -1,7 +1,7 @@
 """What each matrix of a layer does: make queries, keys or values, or belong to the MLP.
 
 The block says the layer, the path inside the block the role. Where queries, keys and values are
-stored in one matrix, the outputs of each are told apart by the layouts below; a matrix whose layout
+stored in one matrix, the layouts below distinguish their outputs; a matrix whose layout
 is not known is marked so, and nothing is computed from it.
 """
 

@@ -272,12 +272,12 @@ def _stream(seed: int, *purpose: str) -> torch.Generator:
 
 
 class Kind(NamedTuple):
-    """A healthy run: its task, how its model is made, and what the monitor is told."""
+    """A healthy run: its task, how its model is made, and what the monitor knows."""
 
     task: type[Task]
     options: dict[str, bool]
     states_classes: bool = True
-    """Whether the monitor is told the number of classes, if there is one."""
+    """Whether the monitor gets the number of classes, if there is one."""
     pretrained: bool = False
     """Whether the model has learnt another language before, with the same loop."""
     layers: int = 4
