@@ -16,12 +16,12 @@ from .tiny import Written, ids
 class Plain(nn.Module):
     """Blocks of PyTorch, on real numbers."""
 
-    def __init__(self, layers=3):
+    def __init__(self, *, norm_first=False):
         super().__init__()
         torch.manual_seed(0)
+        options = {"dropout": 0.0, "batch_first": True, "norm_first": norm_first}
         self.blocks = nn.ModuleList(
-            nn.TransformerEncoderLayer(16, 2, 32, dropout=0.0, batch_first=True)
-            for _ in range(layers)
+            nn.TransformerEncoderLayer(16, 2, 32, **options) for _ in range(3)
         )
 
     def forward(self, x):
@@ -41,11 +41,14 @@ def test_live_mode_hears_training_batches_alone(tmp_path):
     """Neither the probe, nor that of another monitor, nor an evaluation in between."""
     values = []
     for scale in (1, 1000):
-        model = Plain()
+        model = Plain(norm_first=True)  # whose outputs grow with its input
         both = [
-            Monitor(model, BATCH * scale, every=1, live=True, folder=tmp_path / f"{scale}-{k}")
+            Monitor(
+                model, BATCH * scale, every=1, live=True, mode="training",
+                folder=tmp_path / f"{scale}-{k}",
+            )
             for k in range(2)
-        ]
+        ]  # fmt: skip
         for monitor in both:
             monitor.start()
         model(BATCH)
@@ -56,7 +59,8 @@ def test_live_mode_hears_training_batches_alone(tmp_path):
             monitor.step()
             values.append(monitor.history.last.get("live/max", 1))
             monitor.close()
-    assert values == pytest.approx(values[:1] * 4)
+    largest = float(model.blocks[0](BATCH).abs().max())
+    assert values == pytest.approx([largest] * 4)
 
 
 def test_live_mode_hears_loops_that_count_in_twos(tmp_path):
