@@ -246,6 +246,7 @@ NOT_ANSWERS = {
     "Measure": "an argument of trace",
     "Stability": "three numbers, of an Equilibrium",
     "InputCheck": "what was read of a text",
+    "Metric": "a description",
 }
 PACKAGES = [name for name in NAMES if ".show." not in name and "metrics" not in name]
 

@@ -18,6 +18,8 @@ from typing import Final, Literal
 
 from rankscope.arguments import checked
 
+__all__ = ["METRICS", "Metric", "knowing", "metric"]
+
 Scale = Literal["log", "linear", "exponent"]
 Collapse = Literal["down", "up", ""]
 Of = Literal["statistics", "hidden", "spectrum", "attention", ""]

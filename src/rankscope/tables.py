@@ -18,6 +18,19 @@ from rankscope.arguments import FROM_PANDAS, Finite, Range, checked
 from rankscope.errors import InputError, KindError
 from rankscope.process import write_file
 
+__all__ = [
+    "COLUMNS",
+    "frame",
+    "from_rows",
+    "joined",
+    "pooled",
+    "read",
+    "stack",
+    "summary",
+    "write",
+    "write_csv",
+]
+
 COLUMNS: dict[str, type[pl.DataType]] = {
     "part": pl.String,
     "run": pl.String,

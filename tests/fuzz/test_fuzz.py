@@ -20,7 +20,6 @@ HERE = Path(__file__).parent
 EXEMPT = {
     "network.Spec": "each of its fields is checked when it is set",
     "network.Init": "checked where a spec or a call names one",
-    "figures.ScriptSafe": "its constructor is json's",
 }
 PARTS = {f"network.{name}" for name in ("Attention", "Block", "MLP", "Scores", "Sphere")}
 """Parts of a network, which checks its input once for all: of these, constructors alone."""

@@ -12,15 +12,18 @@ with optional_packages():
         description,
         draw,
         heading,
-        headings,
         metrics_of,
-        reading,
     )
+    from rankscope.show.figures._catalogue import headings as headings
+    from rankscope.show.figures._catalogue import reading as reading
     from rankscope.show.figures._chart import VEGA_LITE as VEGA_LITE
-    from rankscope.show.figures._chart import ScriptSafe, labelled, printable, save
+    from rankscope.show.figures._chart import ScriptSafe as ScriptSafe
     from rankscope.show.figures._chart import bundle as bundle
     from rankscope.show.figures._chart import content_policy as content_policy
+    from rankscope.show.figures._chart import labelled as labelled
     from rankscope.show.figures._chart import png as png
+    from rankscope.show.figures._chart import printable as printable
+    from rankscope.show.figures._chart import save
     from rankscope.show.figures._chart import svg as svg
     from rankscope.show.figures._curves import (
         by_depth,
@@ -39,17 +42,17 @@ with optional_packages():
     from rankscope.show.figures._theme import INK as INK
     from rankscope.show.figures._theme import PALETTE as PALETTE
     from rankscope.show.figures._theme import WORDS_AS_TITLE as WORDS_AS_TITLE
-    from rankscope.show.figures._theme import Figure, adaptive, dark_variables
+    from rankscope.show.figures._theme import Figure
     from rankscope.show.figures._theme import Look as Look
+    from rankscope.show.figures._theme import adaptive as adaptive
     from rankscope.show.figures._theme import configuration as configuration
+    from rankscope.show.figures._theme import dark_variables as dark_variables
     from rankscope.show.figures._training import by_step, step_map
 
 __all__ = [
     "FIGURES",
     "Figure",
     "FigureKind",
-    "ScriptSafe",
-    "adaptive",
     "axis_map",
     "by_axis",
     "by_depth",
@@ -58,19 +61,14 @@ __all__ = [
     "by_model",
     "by_setting",
     "by_step",
-    "dark_variables",
     "description",
     "draw",
     "head_map",
     "heading",
-    "headings",
-    "labelled",
     "layer_map",
     "length_distributions",
     "metrics_of",
     "phase_map",
-    "printable",
-    "reading",
     "save",
     "step_map",
     "steps",

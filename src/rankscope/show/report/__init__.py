@@ -5,7 +5,8 @@ from rankscope.process import optional_packages
 with optional_packages():
     from rankscope.show.report._files import names as names
     from rankscope.show.report._files import to_json, write
-    from rankscope.show.report._html import notebook, write_html, write_overview
+    from rankscope.show.report._html import notebook, write_html
+    from rankscope.show.report._html import write_overview as write_overview
     from rankscope.show.report._page import Chart, Report, Section, Table, page
     from rankscope.show.report._terminal import has_screen as has_screen
     from rankscope.show.report._terminal import show
@@ -21,5 +22,4 @@ __all__ = [
     "to_json",
     "write",
     "write_html",
-    "write_overview",
 ]
