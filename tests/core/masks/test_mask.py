@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from rankscope.core import masks
-from rankscope.core.masks import Causal, Explicit, Full, Mask, Window, window
+from rankscope.core.masks import Causal, Explicit, Full, LengthMask, Mask, Window, window
 from rankscope.core.network import Spec
 from rankscope.errors import InputError, KindError, ShapeError, SpecError
 
@@ -136,6 +136,25 @@ def test_a_mask_of_ones_own(lively, tokens):
 )
 def test_masks_print_short(mask, text):
     assert str(mask) == text
+
+
+def test_a_rule_about_keys_alone_holds_for_every_query(tokens, lively):
+    class First(Mask):
+        def allows(self, query, key):
+            return key == 0
+
+    class Last(LengthMask):
+        def allows_in(self, query, key, tokens):
+            return key == tokens - 1
+
+    assert torch.equal(First().matrix(3), matrix(["100", "100", "100"]))
+    assert torch.equal(Last().matrix(3), matrix(["001", "001", "001"]))
+    assert [each.tolist() for each in First().edges(3)] == [[0, 1, 2], [0, 0, 0]]
+    assert First().missing_self_loops(3) == (1, 2)
+    x, padding = tokens(2, 3, 6), torch.tensor([[True, True, True], [True, True, False]])
+    explicit = Explicit.of(First().matrix(3))
+    theirs = lively(Spec(2, 2, 6, mask=First()))(x, token_mask=padding)
+    assert torch.equal(theirs, lively(Spec(2, 2, 6, mask=explicit))(x, token_mask=padding))
 
 
 def test_a_mask_of_ones_own_has_edges_loops_and_partners():

@@ -49,7 +49,10 @@ class Spans(NamedTuple):
 
 
 def _broadcasting(allows: Callable[..., Tensor]) -> Callable[..., Tensor]:
-    """Check that positions are whole numbers with shapes that broadcast."""
+    """Check that positions are whole numbers with shapes that broadcast; the answer has all axes.
+
+    A rule about keys alone gives one row, which is that of every query.
+    """
 
     @wraps(allows)
     def checked_allows(self: "Mask", *args: Tensor, **named: Tensor) -> Tensor:
@@ -59,7 +62,8 @@ def _broadcasting(allows: Callable[..., Tensor]) -> Callable[..., Tensor]:
         except RuntimeError:
             listed = " and ".join(map(str, shapes))
             raise ShapeError(f"positions of shapes {listed} cannot be broadcast.") from None
-        return allows(self, *args, **named)
+        allowed = allows(self, *args, **named)
+        return allowed.expand(torch.broadcast_shapes(allowed.shape, *shapes[:2]))
 
     return checked(checked_allows)
 
