@@ -140,11 +140,11 @@ def test_masks_print_short(mask, text):
 
 def test_a_rule_about_keys_alone_holds_for_every_query(tokens, lively):
     class First(Mask):
-        def allows(self, query, key):
+        def allows(self, query, key):  # noqa: ARG002
             return key == 0
 
     class Last(LengthMask):
-        def allows_in(self, query, key, tokens):
+        def allows_in(self, query, key, tokens):  # noqa: ARG002
             return key == tokens - 1
 
     assert torch.equal(First().matrix(3), matrix(["100", "100", "100"]))
