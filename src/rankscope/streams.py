@@ -17,7 +17,7 @@ from rankscope.arguments import python_number
 from rankscope.errors import InputError, KindError
 
 
-def stream(seed: int, *purpose: str | int) -> torch.Generator:
+def stream(seed: int, *purpose: str | int, device: torch.device | str = "cpu") -> torch.Generator:
     """A generator for one purpose under one seed.
 
     >>> from rankscope.streams import stream
@@ -25,8 +25,10 @@ def stream(seed: int, *purpose: str | int) -> torch.Generator:
     >>> a, b = stream(0, "weights", 0, "query"), stream(0, "embedding", "tokens")
     >>> bool(torch.equal(torch.randn(8, generator=a), torch.randn(8, generator=b)))
     False
+
+    On a ``device`` other than the CPU the numbers are others: PyTorch has another generator there.
     """
-    return torch.Generator().manual_seed(stream_seed(seed, *purpose))
+    return torch.Generator(device).manual_seed(stream_seed(seed, *purpose))
 
 
 def stream_seed(seed: int, *purpose: str | int) -> int:
@@ -46,10 +48,14 @@ def stream_seed(seed: int, *purpose: str | int) -> int:
 
 @contextmanager
 def global_stream(seed: int, *purpose: str | int) -> Iterator[None]:
-    """Use PyTorch's global generator as a stream, and restore its state afterwards.
+    """Use PyTorch's global generators as a stream, and restore their states afterwards.
 
     For external code that draws from the global state: models that initialise themselves.
     """
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(stream_seed(seed, *purpose))
+    started = torch.cuda.is_available() and torch.cuda.is_initialized()
+    with torch.random.fork_rng(devices=range(torch.cuda.device_count()) if started else []):
+        # Not torch.manual_seed, which would also seed a GPU that is used later.
+        torch.default_generator.manual_seed(stream_seed(seed, *purpose))
+        if started:
+            torch.cuda.manual_seed_all(stream_seed(seed, *purpose))
         yield

@@ -1,7 +1,10 @@
 """Digests that any changed number changes, and tensors that are not finite."""
 
 import math
+import subprocess
+import sys
 import weakref
+from pathlib import Path
 
 import pytest
 import torch
@@ -286,3 +289,13 @@ def test_places_in_a_sparse_tensor_count():
     one, other = (torch.eye(3).roll(k, 0).to_sparse() for k in (0, 1))
     assert torch.equal(one.coalesce().values(), other.coalesce().values())
     assert name(one) != name(other)
+
+
+def test_the_kernels_read_what_the_cpu_reads() -> None:
+    script = Path(__file__).with_name("digests_interpreted.py")
+    done = subprocess.run([sys.executable, script], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    lines = [line.split(";") for line in done.stdout.splitlines()]
+    assert len(lines) == 40
+    assert [line for line in lines if line[-1] != "True"] == []
+    assert {int(size) > 8 for _, _, size, _ in lines} == {True, False}

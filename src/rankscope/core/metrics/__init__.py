@@ -21,6 +21,7 @@ from rankscope.core.metrics._attention_probe import AttentionProbe as AttentionP
 from rankscope.core.metrics._attention_probe import probe_attention as probe_attention
 from rankscope.core.metrics._attention_probe import visible_keys as visible_keys
 from rankscope.core.metrics._attention_rows import SampledAttention as SampledAttention
+from rankscope.core.metrics._attention_rows import SampledRows as SampledRows
 from rankscope.core.metrics._attention_rows import sample_attention as sample_attention
 from rankscope.core.metrics._attention_scores import AttentionScores
 from rankscope.core.metrics._attention_scores import from_matrix as from_matrix

@@ -1,13 +1,20 @@
 """Attention figures of some queries in place of all: means over rows with their standard errors."""
 
 from dataclasses import replace
-from typing import NamedTuple
+from importlib import import_module
+from typing import Any, NamedTuple
 
 import torch
+from jaxtyping import Float
 from torch import Tensor
 
 from rankscope.arguments import Count, Seed, checked
-from rankscope.core.metrics._attention_scores import MOST_STRAY, AttentionScores, row_figures
+from rankscope.core.metrics._attention_scores import (
+    MOST_STRAY,
+    AttentionScores,
+    fused_here,
+    row_figures,
+)
 from rankscope.core.shapes import PerHead
 from rankscope.streams import stream
 
@@ -51,29 +58,101 @@ def sample_attention(
     calls with one seed and length, use the same queries. NaN where real queries attend to padding,
     among those used.
     """
-    number = min(rows, scores.shape[2])
-    first = number // 4
-    within = torch.randint(STEPS, (number - first,), generator=stream(seed, "attention rows"))
-    # Without waiting for the device, which a copy does by default.
-    within = within.to(scores.query.device, non_blocking=True)
-    figures, counted = row_figures(select_queries(scores, within, first), scores)
-    entropy, renyi, largest, on_first, on_sink, stray = torch.where(counted, figures, 0.0)
-    values = torch.stack((entropy, renyi, largest, on_first + on_sink))
-    real = scores.real_queries().sum(-1)[:, None, None]
-    is_first = torch.arange(number, device=real.device) < first
-    for_each = ((real - first) / (number - first)).to(values.dtype)  # queries that a drawn one is
-    weight = torch.where(is_first | (real <= number), 1.0, for_each) * counted
-    total = weight.sum(-1)
-    means = (weight * values).sum(-1) / total
-    drawn = counted & ~is_first
-    count = drawn.sum(-1)
-    middle = torch.where(drawn, values, 0.0).sum(-1) / count
-    away = torch.where(drawn, values - middle.unsqueeze(-1), 0.0).square().sum(-1)
-    share = (weight * drawn).sum(-1) / total
-    errors = torch.where(count > 1, share * (away / ((count - 1) * count)).sqrt(), torch.inf)
-    errors = torch.where(real.squeeze(-1) <= number, 0.0, errors)
-    means = torch.where(stray.amax(-1) <= MOST_STRAY, means, torch.nan)
-    return SampledAttention(*map(RowMean, means, errors))
+    gathered = SampledRows(rows, seed)
+    gathered.add(scores)
+    return gathered.finish()[0]
+
+
+class SampledRows:
+    """Figures of some queries of each layer, gathered while a model runs.
+
+    Layers with the same masks have the same queries, which are chosen once. Means and errors of all
+    layers are computed at the end, so that little is launched on a GPU while the model runs.
+    """
+
+    def __init__(self, rows: int = 64, seed: int = 0) -> None:
+        self._number, self._seed = rows, seed
+        self._choices: dict[tuple[Any, ...], _Choice] = {}
+        self._layers: list[tuple[_Choice, Tensor, Tensor]] = []
+
+    def add(self, scores: AttentionScores) -> None:
+        """The next layer."""
+        masks = (scores.mask, scores.token_mask)
+        places = ((m.data_ptr(), m.shape, m.stride()) if m is not None else None for m in masks)
+        flags = (scores.causal, scores.window, scores.query.device)
+        key = (*places, *flags, scores.shape[0], *scores.shape[2:])
+        if key not in self._choices:
+            self._choices[key] = self._choose(scores)
+        choice = self._choices[key]
+        self._layers.append((choice, *choice.figures(scores)))
+
+    def finish(self) -> list[SampledAttention]:
+        """Means and errors by layer; nothing waits for the device."""
+        sampled: dict[int, SampledAttention] = {}
+        for choice in self._choices.values():
+            layers = [k for k, (used, *_) in enumerate(self._layers) if used is choice]
+            for heads in {self._layers[k][2].shape[1] for k in layers}:
+                alike = [k for k in layers if self._layers[k][2].shape[1] == heads]
+                figures, counted = (
+                    torch.stack([self._layers[k][part] for k in alike], axis)
+                    for part, axis in ((1, 1), (2, 0))
+                )
+                means, errors = choice.means(figures, counted)
+                for at, k in enumerate(alike):
+                    sampled[k] = SampledAttention(*map(RowMean, means[:, at], errors[:, at]))
+        return [sampled[k] for k in range(len(self._layers))]
+
+    def _choose(self, scores: AttentionScores) -> "_Choice":
+        number = min(self._number, scores.shape[2])
+        first = number // 4
+        generator = stream(self._seed, "attention rows")
+        within = torch.randint(STEPS, (number - first,), generator=generator)
+        # Without waiting for the device, which a copy does by default.
+        within = within.to(scores.query.device, non_blocking=True)
+        masks = (scores.mask, scores.token_mask)
+        return _Choice(*_chosen(scores, within, first), scores.real_queries().sum(-1), first, masks)
+
+
+class _Choice(NamedTuple):
+    """Which queries are used of layers with the same masks, and what they see."""
+
+    chosen: Tensor  # batch or 1, 1, query, 1
+    seen: Tensor  # batch or 1, 1, query, key
+    real: Tensor  # batch or 1: how many queries are real
+    first: int  # how many of the chosen are the first
+    masks: tuple[Tensor | None, Tensor | None]  # held, so that no others come to lie there
+
+    def figures(self, scores: AttentionScores) -> tuple[Tensor, Tensor]:
+        """Figures of the chosen queries, and which of these count."""
+        used = _only(scores, self.chosen, self.seen)
+        if not fused_here(used):
+            return row_figures(used, scores)
+        kernel = import_module("rankscope.core.metrics._attention_kernel")
+        # Which keys are first, and which are padding; what queries see is in the mask.
+        figures, counted = kernel.row_figures(replace(used, token_mask=scores.token_mask))
+        return figures, counted
+
+    def means(
+        self, figures: Float[Tensor, "figure layer batch head row"], counted: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """The four means of each head and layer, and their standard errors."""
+        entropy, renyi, largest, on_first, on_sink, stray = torch.where(counted, figures, 0.0)
+        values = torch.stack((entropy, renyi, largest, on_first + on_sink))
+        number, real = values.shape[-1], self.real[:, None, None]
+        is_first = torch.arange(number, device=real.device) < self.first
+        for_each = (real - self.first) / (number - self.first)  # queries that a drawn one is
+        every = is_first | (real <= number)
+        weight = torch.where(every, 1.0, for_each.to(values.dtype)) * counted
+        total = weight.sum(-1)
+        means = (weight * values).sum(-1) / total
+        drawn = counted & ~is_first
+        count = drawn.sum(-1)
+        middle = torch.where(drawn, values, 0.0).sum(-1) / count
+        away = torch.where(drawn, values - middle.unsqueeze(-1), 0.0).square().sum(-1)
+        share = (weight * drawn).sum(-1) / total
+        errors = torch.where(count > 1, share * (away / ((count - 1) * count)).sqrt(), torch.inf)
+        errors = torch.where(real.squeeze(-1) <= number, 0.0, errors)
+        return torch.where(stray.amax(-1) <= MOST_STRAY, means, torch.nan), errors
 
 
 def select_queries(scores: AttentionScores, within: Tensor, first: int = 0) -> AttentionScores:
@@ -84,6 +163,11 @@ def select_queries(scores: AttentionScores, within: Tensor, first: int = 0) -> A
     queries has them all, followed by rows that see nothing. One mask hides what the model hides;
     there is no token mask, since the queries are no longer the last tokens.
     """
+    return _only(scores, *_chosen(scores, within, first))
+
+
+def _chosen(scores: AttentionScores, within: Tensor, first: int) -> tuple[Tensor, Tensor]:
+    """The numbers of these queries, and which keys they see, apart from the bias."""
     stretches = len(within)
     number = first + stretches
     real = scores.real_queries()
@@ -93,11 +177,7 @@ def select_queries(scores: AttentionScores, within: Tensor, first: int = 0) -> A
     drawn = torch.cat((place[:first].expand(len(count), -1), first + drawn), -1)
     place = torch.where(count > number, drawn, place)  # among the real queries
     in_order = (~real).to(torch.uint8).argsort(dim=-1, stable=True)
-    chosen = in_order.gather(-1, place)[:, None, :, None]  # batch or 1, 1, query, 1
-
-    def rows_of(tensor: Tensor) -> Tensor:
-        return tensor if tensor.shape[2] == 1 else torch.take_along_dim(tensor, chosen, 2)
-
+    chosen = in_order.gather(-1, place)[:, None, :, None]
     seen = (place < count)[:, None, :, None].expand(-1, -1, -1, scores.shape[3])
     ahead = torch.arange(scores.shape[3], device=real.device) - chosen
     ahead = ahead - (scores.shape[3] - scores.shape[2])
@@ -105,9 +185,16 @@ def select_queries(scores: AttentionScores, within: Tensor, first: int = 0) -> A
         seen = seen & (ahead <= 0)
     if scores.window is not None:
         seen = seen & (ahead.abs() < scores.window)
-    if scores.mask is not None:
-        seen = seen & rows_of(scores.mask)
+    return chosen, seen if scores.mask is None else seen & _rows_of(scores.mask, chosen)
+
+
+def _only(scores: AttentionScores, chosen: Tensor, seen: Tensor) -> AttentionScores:
+    bias = None if scores.bias is None else _rows_of(scores.bias, chosen)
     return replace(
-        scores, query=rows_of(scores.query), mask=seen, causal=False, window=None, token_mask=None,
-        bias=None if scores.bias is None else rows_of(scores.bias),
+        scores, query=_rows_of(scores.query, chosen), mask=seen, causal=False, window=None,
+        token_mask=None, bias=bias,
     )  # fmt: skip
+
+
+def _rows_of(tensor: Tensor, chosen: Tensor) -> Tensor:
+    return tensor if tensor.shape[2] == 1 else torch.take_along_dim(tensor, chosen, 2)

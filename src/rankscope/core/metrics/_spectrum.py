@@ -166,7 +166,7 @@ def svdvals(x: Tokens) -> Spectrum:
 
 def _can_square(x: Tensor) -> bool:
     """Whether float64 has the square of every number, to all its digits, and no gradient flows."""
-    plain = x.dtype == torch.float32 and x.device.type == "cpu"
+    plain = x.dtype == torch.float32 and x.device.type in ("cpu", "cuda")
     return plain and not (x.requires_grad and torch.is_grad_enabled())
 
 

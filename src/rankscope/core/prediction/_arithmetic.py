@@ -113,16 +113,17 @@ class Arithmetic(ABC, Generic[State]):
         spec, weights = self.spec, self.weights
         inner, kv_inner = spec.heads * spec.head_width, spec.kv_heads * spec.head_width
 
-        def drawn(matrix: MatrixName, outputs: int) -> Stack:
-            return Stack(weights.from_stream(matrix, known, outputs).mT)
+        def drawn(matrix: MatrixName, outputs: int) -> Tensor:
+            return weights.from_stream(matrix, known, outputs).mT
 
+        query = drawn("query", inner)
         return Attention(
-            query=drawn("query", inner),
-            key=drawn("key", kv_inner),
-            value=drawn("value", kv_inner),
+            query=Stack(query),
+            key=Stack(drawn("key", kv_inner)),
+            value=Stack(drawn("value", kv_inner)),
             # The output projection is drawn once its input is known.
-            output=Stack(torch.empty(len(weights.streams), 0, inner, dtype=weights.dtype)),
-            scores=spec.build_scores(weights.dtype),
+            output=Stack(query.new_empty(len(query), 0, inner)),
+            scores=spec.build_scores(weights.dtype, weights.streams.device),
             heads=spec.heads,
             kv_heads=spec.kv_heads,
             scale=spec.score_scale,
@@ -218,10 +219,12 @@ class Scaled(Arithmetic[SplitState]):
             )
             state = SplitState(common, deviation, state.token_mask)
         if rule.square == "sum":
-            norm = build_norm(self.spec.norm, columns, eps=self.spec.norm_eps, bias=False).double()
-            return apply_norm(norm, state)
+            norm = build_norm(self.spec.norm, columns, eps=self.spec.norm_eps, bias=False)
+            return apply_norm(norm.to(state.device, torch.float64), state)
         share = self.spec.width / columns
-        rms = nn.RMSNorm(columns, eps=self.spec.norm_eps * share, dtype=torch.float64)
+        rms = nn.RMSNorm(
+            columns, eps=self.spec.norm_eps * share, dtype=torch.float64, device=state.device
+        )
         nn.init.constant_(rms.weight, math.sqrt(share))
         return apply_norm(rms, state)
 

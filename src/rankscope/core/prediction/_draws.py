@@ -35,7 +35,7 @@ Matrix = Float[Tensor, "batch _ _"]
 def coordinates(x: Coordinates) -> Coordinates:
     """The given tokens, reflected so that the row of ones is the first coordinate."""
     width = x.shape[-1]
-    normal = torch.full((width,), 1 / math.sqrt(width), dtype=x.dtype)
+    normal = x.new_full((width,), 1 / math.sqrt(width))
     normal[0] -= 1.0
     square = normal.square().sum()
     if square == 0:  # one feature: it is along the row of ones
@@ -75,8 +75,23 @@ def triangular(rows: Float[Tensor, "batch row column"]) -> Float[Tensor, "batch 
     """C with ``CCᵀ = RRᵀ`` and at most as many columns as rows."""
     if rows.shape[-1] <= rows.shape[-2]:
         return rows
+    if rows.is_cuda and rows.dtype == torch.float32:
+        return _from_squares(rows)
     factor: Tensor = torch.linalg.qr(rows.mT, mode="r").R.mT
     return factor
+
+
+def _from_squares(rows: Float[Tensor, "batch row column"]) -> Float[Tensor, "batch row short"]:
+    """The same from products of rows in float64: a QR decomposition is slow on a GPU.
+
+    What is added to the diagonal changes a row by 10^−7 of the longest, the precision of float32.
+    """
+    wide = rows.double()
+    products = wide @ wide.mT
+    longest = products.diagonal(dim1=-2, dim2=-1).amax(-1).clamp_min(torch.finfo(wide.dtype).tiny)
+    products.diagonal(dim1=-2, dim2=-1).add_(1e-14 * longest.unsqueeze(-1))
+    factor: Tensor = torch.linalg.cholesky(products)
+    return factor.to(rows.dtype)
 
 
 @dataclass(frozen=True)
@@ -86,9 +101,26 @@ class Streams:
     generators: Sequence[torch.Generator]
 
     @classmethod
-    def of(cls, seed: int, networks: Sequence[tuple[int, int]], use: str = "tokens") -> "Streams":
+    def of(
+        cls,
+        seed: int,
+        networks: Sequence[tuple[int, int]],
+        use: str = "tokens",
+        *,
+        device: torch.device | str = "cpu",
+    ) -> "Streams":
         """A generator for each ``(draw, sample)``; two samples of one draw are independent."""
-        return cls([stream(seed, "prediction", use, draw, sample) for draw, sample in networks])
+        return cls(
+            [
+                stream(seed, "prediction", use, draw, sample, device=device)
+                for draw, sample in networks
+            ]
+        )
+
+    @property
+    def device(self) -> torch.device:
+        """Where numbers are drawn."""
+        return self.generators[0].device
 
     def __len__(self) -> int:
         return len(self.generators)
@@ -99,7 +131,7 @@ class Streams:
 
     def normal(self, *shape: int) -> Float[Tensor, "batch *shape"]:
         """Standard normal numbers, one tensor of this shape per network."""
-        out = torch.empty(len(self), *shape, dtype=torch.float32)
+        out = torch.empty(len(self), *shape, dtype=torch.float32, device=self.device)
         for part, generator in zip(out, self.generators, strict=True):
             part.normal_(generator=generator)
         return out
@@ -142,7 +174,8 @@ class DrawnWeights:
         deviation = init.deviation(matrix, inputs, width)
         if self.limit:
             beside = self.normal(rows, known) * 0.0
-            new = torch.eye(rows, dtype=self.dtype).expand(len(self.streams), -1, -1)
+            eye = torch.eye(rows, dtype=self.dtype, device=self.streams.device)
+            new = eye.expand(len(self.streams), -1, -1)
             return torch.cat((beside, new * math.sqrt(width) * deviation), -1)
         inside, new = self.normal(rows, known), self._factor(rows, width - known)
         drawn = torch.cat((inside, new), -1)
@@ -167,7 +200,7 @@ class DrawnWeights:
         """
         if columns <= rows:
             return self.normal(rows, columns)
-        freedom = columns - torch.arange(rows)
+        freedom = columns - torch.arange(rows, device=self.streams.device)
         lengths = self.streams.chi(freedom).to(self.dtype)
         return self.normal(rows, rows).tril(-1) + torch.diag_embed(lengths)
 

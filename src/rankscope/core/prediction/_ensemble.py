@@ -4,16 +4,25 @@ import math
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import reduce
 
 import torch
 from jaxtyping import Bool
 from torch import Tensor
+from torch.nn.functional import pad
 
 from rankscope.core.deep import ScaledTensor, SplitState
 from rankscope.core.metrics import deviations, effective_rank, mean_cosine, token_norm
 from rankscope.core.network import MatrixName, Spec, Visibility
 from rankscope.core.prediction._arithmetic import Plain, Scaled, widen
-from rankscope.core.prediction._draws import Coordinates, Course, DrawnWeights, Figures, Streams
+from rankscope.core.prediction._draws import (
+    Coordinates,
+    Course,
+    DrawnWeights,
+    Figures,
+    Streams,
+    compress,
+)
 from rankscope.core.prediction._gradients import predicted_gradients
 from rankscope.core.shapes import PerSample
 from rankscope.process import one_thread
@@ -57,9 +66,12 @@ _GAINS = 0.03, 30.0
 # those of which skips hold less than this part: one layer may leave them alike.
 _PRESERVED = 0.1
 
+_FAR = 30.0  # a logarithm, of sizes beyond those above
+
 # Numbers of the largest tensor of a group. Beyond 8 MB in float64, every result of an operation is
 # memory new to the process, which took a quarter of the time.
 _AT_ONCE = 2**20
+_AT_ONCE_ON_GPU = 2**27  # a gigabyte in float64
 _SMALL = 2**21  # numbers of all layers and networks below which threads do not pay off
 _DIGITS = 10 * math.log(10)  # how many of sixteen digits may be lost before a figure is in doubt
 
@@ -88,12 +100,13 @@ class Ensemble:
         self._plain, self._scaled = (torch.nonzero(some).flatten() for some in (~scaled, scaled))
         self.x = x[self._plain].to(self.precision)
         self.state = SplitState.of(x[scaled], self._of(self._scaled)) if scaled.any() else None
+        self._lost = torch.zeros(len(x), dtype=torch.float64, device=x.device)
 
     def advance(self, at: int) -> PerSample:
         """Run layer ``at``, counted from 0; return the entropy of its attention."""
         mask = self.spec.masks[at]
         removed = frozenset(head for layer, head in self.spec.removed_heads if layer == at)
-        entropy = torch.empty(len(self.weights.streams), dtype=torch.float64)
+        entropy = torch.empty_like(self._lost)
         tokens = self.x.shape[1]
         if self.state is not None:
             seen = Visibility.of(mask, tokens, self.state.token_mask, self.x.device)
@@ -106,17 +119,14 @@ class Ensemble:
             weights = self.weights.select(self._plain.tolist(), self.precision)
             self.x, layer_entropy = Plain(weights, seen, removed, padding).layer(self.x)
             entropy[self._plain] = layer_entropy.double()
-            self._hand_over()
+        self._hand_over()
         return entropy
 
     def lost(self) -> PerSample:
         """The largest loss of digits in sums so far, as a logarithm."""
-        out = torch.zeros(len(self.weights.streams), dtype=torch.float64)
         if self.state is not None:
-            parts = (self.state.common.lost, self.state.deviation.lost)
-            worst = [torch.as_tensor(part).expand(len(self._scaled)) for part in parts]
-            out[self._scaled] = torch.maximum(*worst).double()
-        return out
+            self._lost[self._scaled] = torch.maximum(self._lost[self._scaled], _lost(self.state))
+        return self._lost
 
     def figures(self) -> Figures:
         """The metrics of the current tokens, in the order of the streams."""
@@ -135,7 +145,7 @@ class Ensemble:
     def _leaves_floats(self, x: Coordinates, token_mask: Tensor | None) -> Bool[Tensor, "network"]:
         """Whether plain floats may fail in the next layer, by network."""
         if self.only_floats:
-            return torch.zeros(len(x), dtype=torch.bool)
+            return torch.zeros(len(x), dtype=torch.bool, device=x.device)
         spec, size = self.spec, token_norm(x, token_mask=token_mask)
         inner, units = spec.heads * spec.head_width, spec.mlp_width
 
@@ -151,27 +161,61 @@ class Ensemble:
         # About how much of what the branches of a layer add its skips hold, for tokens of a size.
         normed = spec.norm != "none" and spec.norm_place != "post"
         entering = math.sqrt(spec.width) if normed else size  # or if the output is normalised
+        if not moderate:
+            return torch.ones(len(x), dtype=torch.bool, device=x.device)
         preserved = [
             skip * size / (entering * math.prod(branch))
             for skip, branch in zip(spec.skips, (attention, mlp), strict=True)
         ]
-        return (
-            need_scaling(x, token_mask) | (torch.minimum(*preserved) < _PRESERVED) | (not moderate)
-        )
+        return need_scaling(x, token_mask) | (torch.minimum(*preserved) < _PRESERVED)
 
     def _of(self, index: Tensor) -> Tensor | None:
         return None if self.mask is None else self.mask[index]
 
     def _hand_over(self) -> None:
-        """Move networks that plain floats can no longer represent to scaled arithmetic."""
+        """Give each network to the arithmetic that its tokens need now."""
         leaving = self._leaves_floats(self.x, self._of(self._plain))
-        if not leaving.any():
+        returning, tokens = self._fit_floats()
+        if not leaving.any() and not returning.any():
             return
-        index = self._plain[leaving]
-        joining = SplitState.of(self.x[leaving].double(), self._of(index))
-        self.state = joining if self.state is None else _stack(self.state, joining)
-        self._scaled = torch.cat((self._scaled, index))
-        self._plain, self.x = self._plain[~leaving], self.x[~leaving]
+        to_scaled, to_plain = self._plain[leaving], self._scaled[returning]
+        states = []
+        if self.state is not None:
+            lost = _lost(self.state.select(returning))
+            self._lost[to_plain] = torch.maximum(self._lost[to_plain], lost)
+            if not returning.all():
+                states.append(self.state.select(~returning))
+        if len(to_scaled):
+            states.append(SplitState.of(self.x[leaving].double(), self._of(to_scaled)))
+        self.state = reduce(_stack, states) if states else None
+        self._scaled = torch.cat((self._scaled[~returning], to_scaled))
+        self._plain = torch.cat((self._plain[~leaving], to_plain))
+        columns = max(self.x.shape[-1], tokens.shape[-1])
+        plain = (self.x[~leaving], tokens)
+        self.x = torch.cat([pad(x, (0, columns - x.shape[-1])) for x in plain])
+
+    def _fit_floats(self) -> tuple[Bool[Tensor, "network"], Coordinates]:
+        """Which networks in scaled arithmetic no longer need it, and their tokens."""
+        fit = torch.zeros(len(self._scaled), dtype=torch.bool, device=self.x.device)
+        if self.state is None:
+            return fit, self.x[:0]
+        unit = self.state.unit()  # a first look, without the tokens themselves
+        fit |= (unit.abs() < _FAR) & (self.state.deviation.log > unit - _FAR)
+        if not fit.any():
+            return fit, self.x[:0]
+        x = compress(self.state.select(fit).tensor().to(self.precision))
+        staying = self._leaves_floats(x, self._of(self._scaled[fit]))
+        fit[fit.clone()] = ~staying
+        return fit, x[~staying]
+
+
+def _lost(state: SplitState) -> PerSample:
+    """The larger loss of digits of both parts."""
+    common, deviation = (
+        torch.as_tensor(part.lost, device=state.device).expand(len(state.mantissa))
+        for part in (state.common, state.deviation)
+    )
+    return torch.maximum(common, deviation).double()
 
 
 def need_scaling(x: Coordinates, token_mask: Tensor | None) -> Bool[Tensor, "network"]:
@@ -213,29 +257,30 @@ class PredictionTask:
     @torch.no_grad()  # needed in every thread
     def run(self, networks: Networks) -> tuple[Course, int]:
         """Every metric by layer and network, and the number of networks in doubt."""
-        index = torch.tensor([sample for _, sample in networks])
+        device = self.tokens.device
+        index = torch.tensor([sample for _, sample in networks], device=device)
         x = self.tokens[index]
         mask = None if self.token_mask is None else self.token_mask[index]
-        streams = Streams.of(self.seed, networks)
+        streams = Streams.of(self.seed, networks, device=device)
         ensemble = Ensemble(self.spec, x, mask, streams, limit=self.limit)
         figures = [ensemble.figures()]
         entropies = [torch.full_like(next(iter(figures[0].values())), math.nan)]
         for layer in range(self.spec.layers):
             entropies.append(ensemble.advance(layer))
             figures.append(ensemble.figures())
-        doubtful = ensemble.lost() > _DIGITS
+        doubtful = int((ensemble.lost() > _DIGITS).sum())
         by_layer = {name: torch.stack([row[name] for row in figures]) for name in figures[0]}
         by_layer["attention_entropy"] = torch.stack(entropies)
         if self.gradients:
-            again = Streams.of(self.seed, networks, "gradients")
+            again = Streams.of(self.seed, networks, "gradients", device=device)
             by_layer |= predicted_gradients(self.spec, x, mask, again)
-        return by_layer, int(doubtful.sum())
+        return {name: values.cpu() for name, values in by_layer.items()}, doubtful
 
 
 def side_by_side(task: PredictionTask, networks: Networks) -> list[tuple[Course, int]]:
-    """All networks, in groups that fit into memory, one thread each.
+    """All networks, in groups that fit into memory; on a CPU one thread each.
 
-    Half of the work is decompositions and random numbers, for which PyTorch uses one thread.
+    Half of the work is decompositions and random numbers, for which PyTorch uses one thread there.
     """
     spec, tokens = task.spec, task.tokens.shape[1]
     heads = spec.heads * max(tokens, spec.head_width)
@@ -244,9 +289,16 @@ def side_by_side(task: PredictionTask, networks: Networks) -> list[tuple[Course,
     values_each = numbers
     if task.gradients:  # the results of all layers are kept
         values_each = 4 * spec.layers * (numbers + (tokens + 1) * spec.width)
-    size = max(1, _AT_ONCE // values_each)
+    on_gpu = task.tokens.is_cuda
+    size = max(1, (_AT_ONCE_ON_GPU if on_gpu else _AT_ONCE) // values_each)
+    groups = _groups(networks, size)
+    if on_gpu:
+        return [task.run(group) for group in groups]
     with one_thread() as threads, ThreadPoolExecutor(threads) as pool:
         if numbers * len(networks) * spec.layers > _SMALL:
-            size = min(size, math.ceil(len(networks) / threads))
-        groups = [networks[at : at + size] for at in range(0, len(networks), size)]
+            groups = _groups(networks, min(size, math.ceil(len(networks) / threads)))
         return list(pool.map(task.run, groups))
+
+
+def _groups(networks: Networks, size: int) -> list[Networks]:
+    return [networks[at : at + size] for at in range(0, len(networks), size)]

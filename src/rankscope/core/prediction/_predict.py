@@ -82,6 +82,8 @@ def predict(
             "the tokens x."
         )
     tokens, mask = _as_tokens(spec, x, kernel, token_mask)
+    if whole_networks or gradients:
+        tokens, mask = tokens.cpu(), None if mask is None else mask.cpu()
     samples = len(tokens)
     doubtful = 0
     if whole_networks:
@@ -114,7 +116,7 @@ def _as_tokens(
     values, name = (x, "x") if kernel is None else (kernel, "kernel")
     assert values is not None  # one of them is
     values = real(values, name=name, axes="(batch, token, feature)", least=2)
-    values = values.to("cpu", torch.float64)  # where networks are drawn
+    values = values.double()
     finite(values, name=name)
     shape = tuple(values.shape)
     if len(shape) not in (2, 3) or 0 in shape:
@@ -128,7 +130,7 @@ def _as_tokens(
         )
     if token_mask is not None:
         by_sample = token_mask if token_mask.ndim > 1 else token_mask.unsqueeze(0)
-        token_mask = valid_mask(by_sample.cpu(), (batch, count))
+        token_mask = valid_mask(by_sample.to(values.device), (batch, count))
         values = torch.where(token_mask.unsqueeze(-1), values, 0.0)
     if kernel is None:
         return coordinates(values), token_mask
@@ -167,7 +169,7 @@ def even_entropy(
 
     Without padding there is one sample for all; the input, layer 0, has no attention.
     """
-    real = torch.ones(1, tokens, dtype=torch.bool) if token_mask is None else token_mask
+    real = torch.ones(1, tokens, dtype=torch.bool) if token_mask is None else token_mask.cpu()
     by_mask: dict[Mask, Tensor] = {}
     for mask in set(spec.masks):
         allowed = Visibility.of(mask, tokens, real, real.device).allowed

@@ -9,6 +9,7 @@ import inspect
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import torch
@@ -23,6 +24,11 @@ _PACKED = ("cu_seq_lens_q", "cu_seq_lens_k", "cache", "block_table")
 _ROWS = 8
 _TOLERANCE = {torch.bfloat16: 0.1, torch.float16: 0.02}
 """Tolerance of the comparison: eager attention rounds scores to the dtype of the model."""
+
+
+@cache
+def _parameters(function: Callable[..., Any]) -> tuple[str, ...]:
+    return tuple(inspect.signature(function).parameters)
 
 
 @dataclass(frozen=True, eq=False)
@@ -44,7 +50,7 @@ class Call:
         """A call from its positional and keyword arguments."""
         names = list(_NAMES)
         if len(args) > len(names):
-            names += list(inspect.signature(function).parameters)[len(names) :]
+            names += _parameters(function)[len(names) :]
         values = {**dict(zip(names, args, strict=False)), **named}
         module, query, key, value = (values.pop(required) for required in _NAMES[:4])
         return cls(name, module, query, key, value, values.pop("attention_mask", None), values)

@@ -20,9 +20,9 @@ from rankscope.core.metrics import (
     GatheredStatistics,
     RankEstimate,
     SampledAttention,
+    SampledRows,
     SpectrumProbe,
     StateStatistics,
-    sample_attention,
     spectra,
 )
 from rankscope.core.shapes import Hidden, TokenMask
@@ -106,7 +106,7 @@ def refuse_unsampled(measures: Sequence[Measure], attention: AttentionBy) -> Non
 
 
 class _Row(NamedTuple):
-    """One metric of one layer: its values, or the index of the gathered or probed state."""
+    """One metric of one layer: its values, or the index of the gathered, probed or sampled state."""
 
     layer: int
     measure: Measure
@@ -143,6 +143,7 @@ class Figures:
         self._probed = 0
         self._spectra_by = spectra_by
         self._is_sampled = bool(self.of_attention) and attention_by == "sampled"
+        self._sampled, self._sampled_layers = SampledRows(), 0
         self._rows: list[_Row] = []
         self._samples = 0
 
@@ -196,9 +197,10 @@ class Figures:
         self._samples = scores.shape[0]
         if self._is_sampled:
             names = ", ".join(measure.name for measure in self.of_attention)
-            sampled = _apply(names, layer, sample_attention, scores)
+            _apply(names, layer, self._sampled.add, scores)
             for measure in self.of_attention:
-                self._keep(layer, measure, *getattr(sampled, measure.name))
+                self._rows.append(_Row(layer, measure, state=self._sampled_layers))
+            self._sampled_layers += 1
             return
         for measure in self.of_attention:
             self._keep(layer, measure, _apply(measure.name, layer, measure.compute, scores))
@@ -209,6 +211,14 @@ class Figures:
 
     def finish(self) -> tuple[Columns, LayerFault | None]:
         """All figures as columns, ``head`` only if attention was measured; and the first fault."""
+        if self._is_sampled:
+            sampled = self._sampled.finish()
+            self._rows = [
+                row
+                if row.measure.of != "attention"
+                else _Row(row.layer, row.measure, *getattr(sampled[row.state], row.measure.name))
+                for row in self._rows
+            ]
         self._rows.sort(key=lambda row: row.layer)  # layer 0 may be measured after layer 1
         statistics = self._gathered.finish() if self._layers else None
         if statistics is not None and (fault := self._fault(statistics)) is not None:

@@ -166,11 +166,11 @@ class Recorder:
         changes.undo_later(self._layout.end)  # both begin in hooks, while the model runs
         changes.undo_later(self._flow.end)
         self._overflow.listen(changes)
-        for block in dict.fromkeys(self._blocks):
-            changes.before(block, self._before)
-            changes.after(block, self._after)
-            if self._figures.of_attention and self._is_ours:
-                changes.before(cast(Block, block).attention, self._attend)
+        blocks = list(dict.fromkeys(self._blocks))
+        changes.around(blocks, before=self._before, after=self._after)
+        if self._figures.of_attention and self._is_ours:
+            parts = [cast(Block, block).attention for block in blocks]
+            changes.around(parts, before=self._attend)
         for part in self._layout.parts:
             changes.before(part, self._look_at_part)
         if self._attention is not None:

@@ -1,6 +1,8 @@
 """``attach``: a model that is read once and traced as often as wanted; ``trace`` does it once."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import chain
+from operator import eq, is_
 from typing import Any, NamedTuple, Self
 
 from torch import Tensor, nn
@@ -96,9 +98,7 @@ class _Reading(NamedTuple):
     settings: dict[str, str]
     record: ModelRecord
     modules: list[nn.Module]
-    tensors: list[Tensor]
-    """These are held, so that no other object has their identities."""
-    state: list[Any]
+    state: "_State | None"
 
 
 class Session:
@@ -169,6 +169,7 @@ class Session:
             token_mask=token_mask,
             measured=measured,
             known=reading.blocks,
+            modules=reading.modules,
             **self._options,
         )
         settings = {"metrics": ", ".join(map(str, measures)), **reading.settings}
@@ -184,48 +185,99 @@ class Session:
 
     def _current(self, model: nn.Module) -> _Reading:
         """What is known of the model, which is read again if it is not the same."""
-        modules = list(model.modules())
-        tensors = [
+        known = self._reading
+        if known is not None and known.state is not None and known.state.is_current():
+            return known
+        modules, named = list(model.modules()), named_tensors(model)
+        state = _State(modules) if self._keeps else None
+        stack, location = locate_blocks(model, self._blocks)
+        settings = {"stack": stack.words, **refuse_broken(model, stack.blocks, named)}
+        if kinds := own_modes(modules):
+            settings["mode"] = f"evaluation, set without calling the train() of {', '.join(kinds)}"
+        record = ModelRecord.of(model, named)
+        reading = _Reading((stack, location), settings, record, modules, state)
+        self._reading = reading if self._keeps else None
+        return reading
+
+
+class _State:
+    """What changes if modules or tensors are replaced, moved, cast or written to, if hooks are
+    added or removed, or if an attribute gets another value; no number of a tensor is read.
+
+    Objects are compared by identity, and are held so that no other object has it.
+    """
+
+    def __init__(self, modules: Sequence[nn.Module]) -> None:
+        registries = [
+            registry
+            for module in modules
+            for registry in (
+                *(module._modules, module._parameters, module._buffers),
+                *(module._forward_pre_hooks, module._forward_hooks),
+            )
+        ]
+        hooks = (torch_module._global_forward_pre_hooks, torch_module._global_forward_hooks)
+        self._registries = _Held([*hooks, *registries])
+        self._modules, self._kinds = modules, [type(module) for module in modules]
+        self._attributes = _Held([vars(module) for module in modules])
+        self._each = [_Held([vars(module)]) for module in modules]
+        self._tensors = [
             tensor
             for module in modules
             for registered in (module._parameters, module._buffers)
             for tensor in registered.values()
             if tensor is not None
         ]
-        state = _state(modules, tensors) if self._keeps else []
-        if self._reading is not None and self._reading.state == state:
-            return self._reading
-        named = named_tensors(model)
-        stack, location = locate_blocks(model, self._blocks)
-        settings = {"stack": stack.words, **refuse_broken(model, stack.blocks, named)}
-        if kinds := own_modes(modules):
-            settings["mode"] = f"evaluation, set without calling the train() of {', '.join(kinds)}"
-        record = ModelRecord.of(model, named)
-        reading = _Reading((stack, location), settings, record, modules, tensors, state)
-        self._reading = reading if self._keeps else None
-        return reading
+        self._stamps = [stamp(tensor) for tensor in self._tensors]
+
+    def is_current(self) -> bool:
+        """Whether nothing changed."""
+        if not self._registries.is_same() or [type(m) for m in self._modules] != self._kinds:
+            return False
+        if [stamp(tensor) for tensor in self._tensors] != self._stamps:
+            return False
+        return self._attributes.is_same() or all(
+            held.is_same() or held.is_equal(type(module).__module__.startswith("rankscope."))
+            for module, held in zip(self._modules, self._each, strict=True)
+        )
 
 
-def _state(modules: Sequence[nn.Module], tensors: Sequence[Tensor]) -> list[Any]:
-    """What changes if modules or tensors are replaced, moved, cast or written to, if hooks are
-    added or removed, or if an attribute gets another value; reads no number of a tensor."""
-    state: list[Any] = [
-        [*torch_module._global_forward_pre_hooks],
-        [*torch_module._global_forward_hooks],
-        [(id(tensor), stamp(tensor)) for tensor in tensors],
-    ]
-    for module in modules:
-        is_ours = type(module).__module__.startswith("rankscope.")
-        attributes = [
-            (key, value if type(value) in _PLAIN else id(value))
-            for key, value in vars(module).items()
-            # Modes are set by every trace, and our own modules keep what they computed.
-            if key != "training" and not (is_ours and key[0] == "_" and key != "_seed")
-        ]
-        hooks = (module._forward_pre_hooks, module._forward_hooks, module._parameters)
-        names = [[*some] for some in (*hooks, module._buffers)]
-        state.append((id(module), type(module), attributes, names))
-    return state
+class _Held:
+    """Dictionaries and the objects in them; thousands are compared in each pass, without a loop."""
+
+    def __init__(self, current: Sequence[dict[Any, Any]]) -> None:
+        self._current, self._sizes = current, [len(some) for some in current]
+        self._names = [*chain.from_iterable(current)]
+        self._values = [*chain.from_iterable(some.values() for some in current)]
+
+    def is_same(self) -> bool:
+        """Whether they hold the same objects."""
+        if [*map(len, self._current)] != self._sizes:
+            return False
+        values = chain.from_iterable(map(dict.values, self._current))
+        names = chain.from_iterable(self._current)
+        return all(map(is_, values, self._values)) and all(map(eq, names, self._names))
+
+    def is_equal(self, is_ours: bool) -> bool:
+        """Whether the attributes of a module are the same objects, or equal numbers and texts.
+
+        Modes are set by every trace, and our own modules keep what they computed.
+        """
+
+        def counted(items: Iterable[tuple[str, Any]]) -> dict[str, Any]:
+            return {
+                name: value
+                for name, value in items
+                if name != "training" and not (is_ours and name[0] == "_" and name != "_seed")
+            }
+
+        now = counted(self._current[0].items())
+        before = counted(zip(self._names, self._values, strict=True))
+        return now.keys() == before.keys() and all(
+            value is before[name]
+            or (type(value) is type(before[name]) in _PLAIN and value == before[name])
+            for name, value in now.items()
+        )
 
 
 @checked

@@ -111,31 +111,41 @@ class TemporaryChanges:
 
     def before(self, module: nn.Module, hook: Hook) -> None:
         """Call ``hook(module, args, kwargs)`` before the module runs in this thread."""
-        self._hook(module, hook, module._forward_pre_hooks, module._forward_pre_hooks_with_kwargs)
+        self.around([module], before=hook)
 
     def after(self, module: nn.Module, hook: Hook) -> None:
         """Call ``hook(module, args, output)`` after the module ran in this thread."""
-        self._hook(module, hook, module._forward_hooks)
+        self.around([module], after=hook)
 
-    def _hook(
-        self, module: nn.Module, hook: Hook, hooks: dict[int, Hook], *flags: dict[int, bool]
+    def around(
+        self, modules: Iterable[nn.Module], *, before: Hook | None = None, after: Hook | None = None
     ) -> None:
-        """Register a hook. Compiled code would silently ignore hooks, so it runs uncompiled."""
-        refuse_scripted(module)
-        if not self._eager and not _has_no_other_form(module):
-            self._eager = True
-            self.run_as_written()
-        number, here = next(_numbers), self._here(hook)
+        """Call hooks before and after each module runs in this thread.
+
+        Compiled code would silently ignore hooks, so it runs uncompiled.
+        """
+        modules, number = list(modules), next(_numbers)
+        first = None if before is None else self._here(before)
+        last = None if after is None else self._here(after)
+        for module in modules:
+            refuse_scripted(module)
+            if not self._eager and not _has_no_other_form(module):
+                self._eager = True
+                self.run_as_written()
 
         def register() -> None:
-            for flag in flags:
-                flag[number] = True
-            hooks[number] = here
+            for module in modules:
+                if first is not None:
+                    module._forward_pre_hooks_with_kwargs[number] = True
+                    module._forward_pre_hooks[number] = first
+                if last is not None:
+                    module._forward_hooks[number] = last
 
         def remove() -> None:
-            hooks.pop(number, None)
-            for flag in flags:
-                flag.pop(number, None)
+            for module in modules:
+                module._forward_pre_hooks.pop(number, None)
+                module._forward_pre_hooks_with_kwargs.pop(number, None)
+                module._forward_hooks.pop(number, None)
 
         self.change(register, remove)
 
@@ -170,26 +180,26 @@ class TemporaryChanges:
         """Restore the global random states afterwards."""
         self.change(self._hold_random, self._release_random)
 
-    def keep_buffers(self, model: nn.Module) -> None:
-        """Restore the buffers of a model afterwards, if a forward pass writes to them or replaces
-        them, as routers and dynamic rotary embeddings do; and the numbers beside them."""
-        name = ("buffers", id(model))
+    def keep_buffers(self, modules: Sequence[nn.Module]) -> None:
+        """Restore the buffers of a model's modules afterwards, if a forward pass writes to them or
+        replaces them, as routers and dynamic rotary embeddings do; and the numbers beside them."""
+        name = ("buffers", id(modules[0]))
 
         def hold_buffers() -> None:
-            kept = [_KeptBuffers(module) for module in model.modules() if module._buffers]
+            kept = [_KeptBuffers(module) for module in modules if module._buffers]
             hold(name, self, partial(_put_back_buffers, kept))
 
         self.change(hold_buffers, partial(release, [name], self))
 
-    def keep_shards(self, model: nn.Module) -> None:
+    def keep_shards(self, modules: Sequence[nn.Module]) -> None:
         """Divide parameters again that FSDP2 leaves whole, because no backward pass follows.
 
         An optimizer made afterwards would otherwise get those that training does not use.
         """
         sharded: list[tuple[Any, list[int]]] = [
             (module, [id(parameter) for parameter in module.parameters()])
-            for module in model.modules()
-            if hasattr(module, "set_requires_gradient_sync")
+            for module in modules
+            if hasattr(type(module), "set_requires_gradient_sync")
         ]
 
         def divide() -> None:

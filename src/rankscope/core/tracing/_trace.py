@@ -45,6 +45,7 @@ class Pass(NamedTuple):
     """One forward pass of a model that a recorder observes."""
 
     model: nn.Module
+    modules: Sequence[nn.Module]
     stack: BlockStack
     arguments: ModelArguments
     recorder: Recorder
@@ -64,12 +65,13 @@ class Pass(NamedTuple):
         stream: Stream | None = None,
         output: Output | None = None,
         known: tuple[BlockStack, BlockLocation] | None = None,
+        modules: Sequence[nn.Module] | None = None,
     ) -> Self:
         """Find the blocks and read the arguments, as ``trace`` documents them.
 
         ``figures`` makes, for a number of layers, what is given the states: a
-        ``_figures.Figures`` or an object with its methods. ``known`` are the blocks, if they were
-        found before.
+        ``_figures.Figures`` or an object with its methods. ``known`` are the blocks and
+        ``modules`` all modules, if they were found before.
         """
         stack, location = known or locate_blocks(model, blocks)
         arguments = read_arguments(model, inputs)
@@ -85,7 +87,8 @@ class Pass(NamedTuple):
             output=OutputChoice(output),
             tokens=TokenChoice(mask, measured, ids, location.model_type),
         )
-        return cls(model, stack, arguments, recorder, mask.mask)
+        modules = list(model.modules()) if modules is None else modules
+        return cls(model, modules, stack, arguments, recorder, mask.mask)
 
     def run(
         self,
@@ -113,12 +116,12 @@ class Pass(NamedTuple):
         seen = {"token_mask": self.token_mask} if isinstance(self.model, Network) else {}
         with TemporaryChanges() as changes, changes, changes, changes:
             changes.without_gradients()
-            changes.keep_buffers(self.model)
-            changes.keep_shards(self.model)
+            changes.keep_buffers(self.modules)
+            changes.keep_shards(self.modules)
             if training:
                 changes.keep_random_states()
             else:
-                changes.evaluate(list(self.model.modules()))
+                changes.evaluate(self.modules)
             self.recorder.listen(changes)
             if hooks is not None:
                 hooks(changes)

@@ -196,7 +196,6 @@ def _initial(subject: kit.Subject, twin: kit.Subject | None, seed: int) -> pl.Da
 
 def _predicted(subject: kit.Subject, seed: int) -> pl.DataFrame:
     subject.refuse_measured("predictions are about all tokens")
-    subject = subject.on_cpu()
     mask = subject.token_mask
     prediction = predict(
         drawable(subject.network),

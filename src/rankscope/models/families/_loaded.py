@@ -404,12 +404,20 @@ def _with_head(original: Any) -> Any:
 
 
 def fresh(original: nn.Module, seed: int) -> nn.Module:
-    """Another instance of the same class and configuration; no global random state is touched."""
+    """Another instance of the same class and configuration, on the same devices.
+
+    It is drawn where it is needed, if that is one device. No global random state is touched.
+    """
     if not hasattr(original, "config"):
         raise InputError("only a transformers model knows how to be initialised again.")
-    with global_stream(seed, "original"):
+    spread = getattr(original, "hf_device_map", None) or {}
+    like = next(original.parameters())
+    with global_stream(seed, "original"), torch.device("cpu" if len(spread) > 1 else like.device):
         drawn: nn.Module = type(original)(original.config)
-    return drawn.to(next(original.parameters())).eval()
+    if len(spread) > 1:  # what is on disk there comes from main memory here
+        places = {name: "cpu" if place == "disk" else place for name, place in spread.items()}
+        return require("accelerate").dispatch_model(drawn.to(like.dtype).eval(), places)
+    return drawn.to(like).eval()
 
 
 def build(
