@@ -23,6 +23,8 @@ _KEYS = np.frombuffer(hashlib.shake_256(b"rankscope").digest(8 * _WORDS), "<u8")
 _ROWS_AT_ONCE = 64
 _KEY_ROWS = np.tile(_KEYS, (_ROWS_AT_ONCE, 1))
 """The keys repeated for each row: NumPy adds tables of one shape twice as fast."""
+_MANY_TENSORS = 8
+"""From here on, kernels for all tensors of a GPU take less time than a few operations for each."""
 _MANY_BYTES = 2**24
 """From here on, starting threads costs less than it saves."""
 
@@ -104,6 +106,8 @@ def begin_digests(tensors: Mapping[str, Tensor]) -> Callable[[], dict[str, str]]
     distinct = {id(tensor): tensor for tensor in tensors.values()}
     kinds = {key: _kind(tensor) for key, tensor in distinct.items()}
     fused = {key: tensor for key, tensor in distinct.items() if _is_plain_on_gpu(tensor)}
+    if len(fused) < _MANY_TENSORS:
+        fused = {}
     others = {key: tensor for key, tensor in distinct.items() if key not in fused}
     finish_fused = _begin_fused(list(fused.values()))
     pieces = _each_apart(list(others.values()))

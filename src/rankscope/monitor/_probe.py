@@ -69,7 +69,7 @@ class Probe:
         """What was inferred, and why figures are missing."""
         inputs = self._on_device(self._inputs)
         planned = Pass.planned(self._model, inputs, _nothing, **self._tracing())
-        self.blocks: list[nn.Module] = list(planned.stack.blocks)
+        self.blocks: list[nn.Module] = list(planned.parts.stack.blocks)
         self._routers = find_routers(self.blocks)
         self.experts = max((router.experts for router in self._routers.values()), default=0)
         self.samples = self.tokens = self.layers = 0
@@ -142,7 +142,9 @@ class Probe:
 
         mask = _to(token_mask, self._device)
         planned = Pass.planned(self._model, inputs, figures, token_mask=mask, **options.tracing)
-        if [id(block) for block in planned.stack.blocks] != [id(block) for block in self.blocks]:
+        if [id(block) for block in planned.parts.stack.blocks] != [
+            id(block) for block in self.blocks
+        ]:
             raise InputError(
                 "blocks of the model were added or replaced since the monitor was made; make a new "
                 "one, because layers no longer correspond to those of its baseline."
@@ -204,7 +206,7 @@ class Probe:
         if mask is not None and mask.ndim == 2:
             tokens = int(mask.sum(-1).float().quantile(0.5))
         self.tokens = int(tokens)
-        self.notes |= {"stack": planned.stack.words, **settings}
+        self.notes |= {"stack": planned.parts.stack.words, **settings}
         if unread:
             layer, why = next(iter(unread.items()))
             self.notes["attention"] = f"not measured in {len(unread)} layers; layer {layer}: {why}"

@@ -20,6 +20,7 @@ from rankscope.core.network import (
     Sink,
     Sparsemax,
 )
+from rankscope.core.prediction import _ensemble
 
 from .laws import (
     BEYOND_CHANCE,
@@ -99,6 +100,37 @@ def test_a_prediction_has_the_law_of_measured_networks(name):
     x = tokens(7, spec.width)
     predicted = predict(spec, x, draws=200, seed=1)
     assert farthest(predicted.values, measured(spec, x, 60)) < BEYOND_CHANCE
+
+
+def test_networks_return_to_plain_floats(monkeypatch):
+    """Small tokens before a norm: the first layer may leave them alike, the others do not."""
+    spec, x = Spec(3, 2, 16, init="lecun"), 0.02 * tokens(7, 16)
+    used = []
+    for kind in (_ensemble.Plain, _ensemble.Scaled):
+        layer = kind.layer
+        monkeypatch.setattr(
+            kind,
+            "layer",
+            lambda self, state, layer=layer: used.append(type(self).__name__) or layer(self, state),
+        )
+    predicted = predict(spec, x, draws=200, seed=1)
+    groups = used.count("Scaled")
+    assert groups >= 1
+    assert used.count("Plain") == 2 * groups
+    assert farthest(predicted.values, measured(spec, x, 60)) < BEYOND_CHANCE
+
+
+def test_networks_change_arithmetic_both_ways():
+    """Of two samples, the one of small tokens returns, the one that collapses leaves."""
+    spec = Spec(4, 2, 16, norm_place="pre", attention_skip=1.0, mlp_skip=0.3, init="lecun")
+    x = torch.stack([0.02 * tokens(7, 16), tokens(7, 16, seed=1)])
+    together = predict(spec, x, draws=4, seed=3)
+    apart = [predict(spec, x[at], draws=4, seed=3) for at in (0, 1)]
+    assert together.values["relative_dispersion"].shape == (5, 4, 2)
+    # Sample 0 has the same streams alone.
+    for name, values in together.values.items():
+        one = apart[0].values[name][..., 0]
+        assert torch.allclose(values[..., 0], one, rtol=1e-4, equal_nan=True), name
 
 
 @pytest.mark.parametrize(

@@ -135,7 +135,7 @@ def test_graphs_and_autocast_change_no_figure() -> None:
 def test_models_with_code_of_their_own_are_not_heard(name) -> None:
     model = build(OWN_CODE[name])
     assert watch(model, input_ids=IDS)[1] == []
-    assert f"{type(model).__name__} is neither" in str(AttentionWatch(print, model).unheard())
+    assert f"{type(model).__name__} is neither" in str(AttentionWatch(print, [model]).unheard())
 
 
 # What is left behind: nothing.
@@ -228,7 +228,7 @@ DISTANCE = torch.arange(7)[:, None] - torch.arange(7)
 def call(implementation, mask, *, query=Q, is_causal=True, **options) -> Call:
     module = SimpleNamespace(is_causal=is_causal)
     options = {"scaling": 0.7, **options}
-    return Call(implementation, module, query, K, K, mask, options)
+    return Call(implementation, print, module, query, K, K, mask, options)
 
 
 def weights(allowed, *, softcap=None, sinks=None, query=Q) -> torch.Tensor:

@@ -2,11 +2,12 @@
 
 import pytest
 import torch
+import transformers
 from torch import nn
 
 import rankscope
 from rankscope.core.network import Network, Spec
-from rankscope.core.tracing import Session, attach, trace
+from rankscope.core.tracing import Session, _attention, attach, trace
 from rankscope.core.tracing._provenance import ModelRecord
 from rankscope.errors import InputError, KindError
 
@@ -146,3 +147,82 @@ def test_a_session_that_is_over_is_refused_and_so_are_wrong_calls() -> None:
             session.trace(X, metrics=3)
     with pytest.raises(InputError, match="the session is closed"):
         session.trace(X)
+
+
+class Scaled(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.scale = nn.Parameter(torch.ones(1))
+        self.register_buffer("shift", torch.zeros(1))
+        self.factor = 1.0
+        self.linear = nn.Linear(8, 8)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.linear(x) * self.scale * self.factor + self.shift
+
+
+def scaled() -> nn.Module:
+    torch.manual_seed(0)
+    return nn.Sequential(Scaled(), Scaled())
+
+
+CHANGES = {
+    "parameter of equal value": lambda m: setattr(m[0], "scale", nn.Parameter(torch.ones(1))),
+    "buffer of equal value": lambda m: setattr(m[1], "shift", torch.zeros(1)),
+    "buffer written": lambda m: m[1].shift.fill_(2.0),
+    "number": lambda m: setattr(m[0], "factor", 2.0),
+    "new attribute": lambda m: setattr(m[0], "other", 2.0),
+    "removed attribute": lambda m: delattr(m[0], "factor") or setattr(type(m[0]), "factor", 1.0),
+    "module of equal weights": lambda m: setattr(m[0], "linear", m[0].linear.__class__(8, 8)),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_objects_are_compared_by_identity(change, readings) -> None:
+    model = scaled()
+    with attach(model, blocks=[model[0], model[1]]) as session:
+        session.trace(X)
+        CHANGES[change](model)
+        session.trace(X)
+    assert len(readings) == 2
+
+
+def test_modes_and_equal_numbers_are_no_change(readings) -> None:
+    model = scaled()
+    with attach(model, blocks=[model[0], model[1]]) as session:
+        for training in (True, False, True):
+            model.train(training)
+            model[0].factor = float("1.0")
+            session.trace(X)
+    assert len(readings) == 1
+
+
+def test_attention_is_compared_once_for_each_kind_of_call(monkeypatch) -> None:
+    compared: list[int] = []
+    original = _attention.mismatch
+    monkeypatch.setattr(_attention, "mismatch", lambda *call: compared.append(1) or original(*call))
+    config = transformers.BertConfig(
+        vocab_size=11, hidden_size=8, num_hidden_layers=3, num_attention_heads=2,
+        intermediate_size=8,
+    )  # fmt: skip
+    model = transformers.BertModel(config).eval()
+    ids, mask = torch.arange(10).view(2, 5), torch.ones(2, 5, dtype=torch.long)
+    mask[0, 3:] = 0
+
+    def passes(session: Session | None, *inputs: dict[str, torch.Tensor]) -> list[int]:
+        counts = []
+        for given in inputs:
+            compared.clear()
+            run = trace if session is None else session.trace
+            arguments = (model, given) if session is None else (given,)
+            run(*arguments, metrics="attention_entropy")
+            counts.append(len(compared))
+        return counts
+
+    plain, padded = {"input_ids": ids}, {"input_ids": ids, "attention_mask": mask}
+    assert passes(None, plain, plain) == [3, 3]
+    with attach(model) as session:
+        assert passes(session, plain, plain, padded, padded) == [3, 0, 3, 0]
+        assert passes(session, {"input_ids": ids[:, :4]}) == [3]
+        model.encoder.layer[1].attention.self.scaling = 0.7  # read again
+        assert passes(session, plain, plain) == [3, 0]

@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+import accelerate
 import pytest
 import torch
 from accelerate import cpu_offload, disk_offload
@@ -9,6 +10,7 @@ from accelerate import cpu_offload, disk_offload
 from rankscope.errors import UnsupportedModelError
 from rankscope.models.checkpoints import _files
 from rankscope.models.families import load
+from rankscope.models.families._loaded import fresh
 
 SPREAD = {
     "embed_tokens": "cpu",
@@ -49,6 +51,25 @@ def test_an_offloaded_model_at_hand(make, tmp_path: Path, place: str) -> None:
     assert load(model, dtype=torch.float64).verification.worst < 1e-12
     assert load(model, at_init=True, seed=2).network.seed == 2
     assert all(parameter.is_meta for parameter in model.parameters())  # it stays as it is
+
+
+def test_the_twin_of_a_spread_model_is_spread_as_well(make, monkeypatch) -> None:
+    model = make("llama").model
+    model.hf_device_map = SPREAD
+    placed = []
+
+    def dispatch(drawn: torch.nn.Module, places: dict) -> torch.nn.Module:
+        placed.append(places)
+        return drawn
+
+    monkeypatch.setattr(accelerate, "dispatch_model", dispatch)
+    before = torch.get_rng_state()
+    twin = fresh(model, 3)
+    assert torch.equal(torch.get_rng_state(), before)
+    assert placed == [dict.fromkeys(SPREAD, "cpu")]
+    del model.hf_device_map
+    assert_equal_weights(fresh(model, 3).state_dict(), twin.state_dict())  # the same draw
+    assert not torch.equal(twin.layers[0].mlp.up_proj.weight, model.layers[0].mlp.up_proj.weight)
 
 
 def test_one_that_does_not_fit_is_traced(make, monkeypatch) -> None:

@@ -88,19 +88,18 @@ class SampledRows:
 
     def finish(self) -> list[SampledAttention]:
         """Means and errors by layer; nothing waits for the device."""
+        alike: dict[tuple[int, int], list[int]] = {}  # layers of one choice and number of heads
+        for layer, (choice, _, counted) in enumerate(self._layers):
+            alike.setdefault((id(choice), counted.shape[1]), []).append(layer)
         sampled: dict[int, SampledAttention] = {}
-        for choice in self._choices.values():
-            layers = [k for k, (used, *_) in enumerate(self._layers) if used is choice]
-            for heads in {self._layers[k][2].shape[1] for k in layers}:
-                alike = [k for k in layers if self._layers[k][2].shape[1] == heads]
-                figures, counted = (
-                    torch.stack([self._layers[k][part] for k in alike], axis)
-                    for part, axis in ((1, 1), (2, 0))
-                )
-                means, errors = choice.means(figures, counted)
-                for at, k in enumerate(alike):
-                    sampled[k] = SampledAttention(*map(RowMean, means[:, at], errors[:, at]))
-        return [sampled[k] for k in range(len(self._layers))]
+        for layers in alike.values():
+            choice = self._layers[layers[0]][0]
+            figures = torch.stack([self._layers[layer][1] for layer in layers], 1)
+            counted = torch.stack([self._layers[layer][2] for layer in layers])
+            means, errors = choice.means(figures, counted)
+            for at, layer in enumerate(layers):
+                sampled[layer] = SampledAttention(*map(RowMean, means[:, at], errors[:, at]))
+        return [sampled[layer] for layer in range(len(self._layers))]
 
     def _choose(self, scores: AttentionScores) -> "_Choice":
         number = min(self._number, scores.shape[2])

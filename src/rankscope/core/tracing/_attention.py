@@ -103,19 +103,23 @@ def _attends_itself(module: str) -> bool:
 
 
 class AttentionWatch:
-    """Calls ``callback(module, scores)`` for each self-attention of ``model`` in this thread.
+    """Calls ``callback(module, scores)`` for each self-attention of a model in this thread.
+
+    ``modules`` are those of the model, itself first.
 
     The model's own function runs afterwards, unchanged. Cross-attention is ignored. Attention that
     cannot be read raises an error immediately. ``judge`` raises if the output of a call does not
     match what was read; call it after all other checks, because outputs that are not finite never
-    match.
+    match. Kinds of calls in ``verified`` are not compared again, and those that match are added.
     """
 
-    def __init__(self, callback: OnAttention, model: nn.Module) -> None:
-        self._callback, self._model = callback, model
-        self._modules = set(model.modules())
+    def __init__(
+        self, callback: OnAttention, modules: Sequence[nn.Module], verified: set[Any] | None = None
+    ) -> None:
+        self._callback, self._model, self._modules = callback, modules[0], set(modules)
+        self._verified = set() if verified is None else verified
         self._elsewhere: dict[nn.Module, bool] = {}
-        self._doubts: list[tuple[ModelError, Tensor]] = []
+        self._doubts: dict[Any, tuple[ModelError, Tensor]] = {}
         self.calls = 0
 
     def listen(self, changes: TemporaryChanges) -> None:
@@ -140,15 +144,18 @@ class AttentionWatch:
 
     def after(self, call: Call, scores: AttentionScores, output: Tensor) -> None:
         """Compare the scores with the output; the result stays on the device."""
+        if (kind := call.kind) in self._verified:
+            return
         error = call.refusal("does not compute what its arguments describe")
         with torch.no_grad(), own_precision(call.query.device):
-            self._doubts.append((error, mismatch(call, scores, output)))
+            self._doubts[self.calls, kind] = error, mismatch(call, scores, output)
 
     def judge(self) -> None:
         """Raise for the first call whose output does not match what was read."""
-        for error, doubt in self._doubts:
+        for error, doubt in self._doubts.values():
             if not float(doubt) <= 1:
                 raise error
+        self._verified |= {kind for _, kind in self._doubts}
 
     def unheard(self) -> ModelError:
         """The error for a model none of whose attention used the interface."""
@@ -212,9 +219,9 @@ class OverflowWatch(TorchFunctionMode):
     otherwise every operation of a block is inspected, which is a little slower.
     """
 
-    def __init__(self, blocks: Sequence[nn.Module]) -> None:
+    def __init__(self, *, is_heard: bool) -> None:
         super().__init__()
-        self._all_heard = goes_through_interface(blocks)
+        self._all_heard = is_heard
         self._layer: int | None = None
         self._seen: list[_Seen] = []
         self._peaks = GatheredPeaks()

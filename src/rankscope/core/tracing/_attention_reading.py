@@ -21,6 +21,7 @@ from rankscope.errors import ModelError, RankscopeError, UnsupportedModelError
 
 _NAMES = ("module", "query", "key", "value", "attention_mask")
 _PACKED = ("cu_seq_lens_q", "cu_seq_lens_k", "cache", "block_table")
+_PLAIN = (bool, int, float, str, type(None))
 _ROWS = 8
 _TOLERANCE = {torch.bfloat16: 0.1, torch.float16: 0.02}
 """Tolerance of the comparison: eager attention rounds scores to the dtype of the model."""
@@ -36,6 +37,7 @@ class Call:
     """One call of an attention function: its arguments by name."""
 
     implementation: str
+    function: Callable[..., Any]
     module: nn.Module
     query: Tensor
     key: Tensor
@@ -53,7 +55,20 @@ class Call:
             names += _parameters(function)[len(names) :]
         values = {**dict(zip(names, args, strict=False)), **named}
         module, query, key, value = (values.pop(required) for required in _NAMES[:4])
-        return cls(name, module, query, key, value, values.pop("attention_mask", None), values)
+        mask = values.pop("attention_mask", None)
+        return cls(name, function, module, query, key, value, mask, values)
+
+    @property
+    def kind(self) -> Any:
+        """What decides how the call is read, apart from the numbers in its tensors."""
+        tensors = [self.query, self.key, self.value, self.mask, *self.options.values()]
+        shapes = [
+            (x.dtype, x.shape)
+            if isinstance(x, Tensor)
+            else (x if type(x) in _PLAIN else object())  # equal to nothing else
+            for x in tensors
+        ]
+        return id(self.module), self.implementation, self.function, *self.options, *shapes
 
     def option(self, name: str) -> Any:
         """An option; None if it is missing or switched off."""

@@ -106,7 +106,7 @@ def refuse_unsampled(measures: Sequence[Measure], attention: AttentionBy) -> Non
 
 
 class _Row(NamedTuple):
-    """One metric of one layer: its values, or the index of the gathered, probed or sampled state."""
+    """One metric of one layer: its values, or the index of what was gathered, probed or sampled."""
 
     layer: int
     measure: Measure
@@ -135,6 +135,7 @@ class Figures:
     ) -> None:
         self.of_states = [measure for measure in measures if measure.of != "attention"]
         self.of_attention = [measure for measure in measures if measure.of == "attention"]
+        self._has_statistics = any(measure.of == "statistics" for measure in self.of_states)
         self._gathered = GatheredStatistics(expected)
         self._layers: list[tuple[int, torch.dtype]] = []  # of the gathered states
         self._probe = SpectrumProbe(
@@ -151,7 +152,7 @@ class Figures:
         """Every metric of a layer's hidden states."""
         self._samples = len(hidden)
         spectrum, center = None, None
-        if any(measure.of == "statistics" for measure in self.of_states):
+        if self._has_statistics:
             with own_precision(hidden.device):
                 center = self._gathered.add(hidden, mask)
             self._layers.append((layer, upcast(hidden[:0]).dtype))

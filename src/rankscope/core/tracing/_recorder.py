@@ -135,7 +135,7 @@ class Recorder:
 
     def __init__(
         self,
-        model: nn.Module,
+        modules: Sequence[nn.Module],
         blocks: Sequence[nn.Module],
         figures: Figures,
         *,
@@ -143,15 +143,17 @@ class Recorder:
         stream: hidden_states.StreamChoice,
         output: hidden_states.OutputChoice,
         tokens: TokenChoice,
+        is_heard: bool,
+        verified: set[Any],
     ) -> None:
         self._blocks, self._figures = list(blocks), figures
         self._layout, self._stream, self._output, self._tokens = layout, stream, output, tokens
         self._is_ours = all(isinstance(block, Block) for block in blocks)
         self._attention: AttentionWatch | None = None
         if figures.of_attention and not self._is_ours:
-            self._attention = AttentionWatch(self._heard, model)
+            self._attention = AttentionWatch(self._heard, modules, verified)
         self._heard_in: Counter[int] = Counter()  # attentions of each layer
-        self._overflow = OverflowWatch(blocks)
+        self._overflow = OverflowWatch(is_heard=is_heard)
         self._calls = Calls(blocks)
         self._input_shape = torch.Size()  # of the input of the running block
         self._first_shape = torch.Size()  # of layer 0

@@ -170,9 +170,10 @@ def record(
         model, inputs, lambda _: kept, token_mask=token_mask, measured=measured, **options
     )
     if sublayers is None:  # once for each model, since all weights are read
-        refuse_broken(model, planned.stack.blocks)
-    watch = LayerWatch(model, planned.stack.blocks, sublayers)
-    notes = {"stack": planned.stack.words}
+        refuse_broken(model, planned.parts.stack.blocks)
+    stack = planned.parts.stack
+    watch = LayerWatch(model, stack.blocks, sublayers)
+    notes = {"stack": stack.words}
     planned.run(notes, watch.listen)
     watch.judge()
     layers = range(len(kept.states))

@@ -11,14 +11,13 @@ from torch.nn.modules import module as torch_module
 from rankscope.arguments import checked
 from rankscope.core.batches import batches
 from rankscope.core.tracing import _figures
-from rankscope.core.tracing._blocks import BlockStack, Named
+from rankscope.core.tracing._blocks import Named
 from rankscope.core.tracing._figures import DEFAULT_METRICS, AttentionBy, Metrics, SpectraBy
 from rankscope.core.tracing._hidden_states import Output, Stream
-from rankscope.core.tracing._inputs import BlockLocation
 from rankscope.core.tracing._layouts import Layout
 from rankscope.core.tracing._provenance import ModelRecord
 from rankscope.core.tracing._temporary_changes import own_modes, refuse_scripted
-from rankscope.core.tracing._trace import Pass, Trace, locate_blocks
+from rankscope.core.tracing._trace import ModelParts, Pass, Trace
 from rankscope.core.weights import named_tensors, refuse_broken, stamp
 from rankscope.errors import InputError
 
@@ -92,12 +91,11 @@ def trace(
 
 
 class _Reading(NamedTuple):
-    """A model as it was read: its blocks and record, and what shows that it is still the same."""
+    """A model as it was read: its parts and record, and what shows that it is still the same."""
 
-    blocks: tuple[BlockStack, BlockLocation]
+    parts: ModelParts
     settings: dict[str, str]
     record: ModelRecord
-    modules: list[nn.Module]
     state: "_State | None"
 
 
@@ -168,8 +166,7 @@ class Session:
             ),
             token_mask=token_mask,
             measured=measured,
-            known=reading.blocks,
-            modules=reading.modules,
+            parts=reading.parts,
             **self._options,
         )
         settings = {"metrics": ", ".join(map(str, measures)), **reading.settings}
@@ -190,12 +187,13 @@ class Session:
             return known
         modules, named = list(model.modules()), named_tensors(model)
         state = _State(modules) if self._keeps else None
-        stack, location = locate_blocks(model, self._blocks)
-        settings = {"stack": stack.words, **refuse_broken(model, stack.blocks, named)}
+        parts = ModelParts.of(model, self._blocks, modules)
+        settings = {"stack": parts.stack.words}
+        settings |= refuse_broken(model, parts.stack.blocks, named)
         if kinds := own_modes(modules):
             settings["mode"] = f"evaluation, set without calling the train() of {', '.join(kinds)}"
         record = ModelRecord.of(model, named)
-        reading = _Reading((stack, location), settings, record, modules, state)
+        reading = _Reading(parts, settings, record, state)
         self._reading = reading if self._keeps else None
         return reading
 
@@ -299,10 +297,11 @@ def attach(
 
     ``session.trace`` has the numbers of ``rankscope.trace`` and takes its options, except for those
     given here. The blocks, the digest of the weights and that of the structure are kept from pass
-    to pass. Before each pass the session looks whether modules, tensors or hooks were replaced,
-    weights moved, cast or written to, or attributes set, and then reads the model again. It cannot
-    see writes that PyTorch does not count (``W.data[0] = 0``) and changes inside attributes (of a
-    list or a configuration): figures are right then too, because the model runs as it is, but the
+    to pass, and attention is compared with the model's own output in the first pass of each kind.
+    Before each pass the session looks whether modules, tensors or hooks were replaced, weights
+    moved, cast or written to, or attributes set, and then reads the model again. It cannot see
+    writes that PyTorch does not count (``W.data[0] = 0``) and changes inside attributes (of a list
+    or a configuration): figures are right then too, because the model runs as it is, but the
     provenance is that of before, which its ``settings["not covered"]`` says.
     """
     return Session(model, blocks, layout, stream, output)

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from rankscope.arguments import checked
 from rankscope.core.network import Network
 from rankscope.core.tabular import Tabular
+from rankscope.core.tracing._attention import goes_through_interface
 from rankscope.core.tracing._blocks import BlockStack, Named, find_stack
 from rankscope.core.tracing._figures import Columns
 from rankscope.core.tracing._hidden_states import Output, OutputChoice, Stream, StreamChoice
@@ -33,20 +34,40 @@ if TYPE_CHECKING:
     from rankscope.results import Result
 
 
-def locate_blocks(
-    model: nn.Module, blocks: Named | None = None
-) -> tuple[BlockStack, BlockLocation]:
-    """The blocks of a model and where they are in it."""
-    stack = find_stack(model, blocks)
-    return stack, BlockLocation.of(model, stack.blocks[0])
+class ModelParts(NamedTuple):
+    """What is known of a model before it runs: its modules, its blocks and where they are."""
+
+    modules: Sequence[nn.Module]
+    stack: BlockStack
+    location: BlockLocation
+    is_heard: bool
+    """Whether all attention uses Transformers' interface."""
+    verified: set[Any]
+    """Kinds of attention calls whose reading agreed with their output in an earlier run."""
+
+    @classmethod
+    def of(
+        cls,
+        model: nn.Module,
+        blocks: Named | None = None,
+        modules: Sequence[nn.Module] | None = None,
+    ) -> Self:
+        """Find the blocks; ``modules`` are all modules, for callers that have them."""
+        stack = find_stack(model, blocks)
+        return cls(
+            list(model.modules()) if modules is None else modules,
+            stack,
+            BlockLocation.of(model, stack.blocks[0]),
+            goes_through_interface(stack.blocks),
+            set(),
+        )
 
 
 class Pass(NamedTuple):
     """One forward pass of a model that a recorder observes."""
 
     model: nn.Module
-    modules: Sequence[nn.Module]
-    stack: BlockStack
+    parts: ModelParts
     arguments: ModelArguments
     recorder: Recorder
     token_mask: Tensor | None
@@ -64,31 +85,32 @@ class Pass(NamedTuple):
         layout: Layout | None = None,
         stream: Stream | None = None,
         output: Output | None = None,
-        known: tuple[BlockStack, BlockLocation] | None = None,
-        modules: Sequence[nn.Module] | None = None,
+        parts: ModelParts | None = None,
     ) -> Self:
         """Find the blocks and read the arguments, as ``trace`` documents them.
 
         ``figures`` makes, for a number of layers, what is given the states: a
-        ``_figures.Figures`` or an object with its methods. ``known`` are the blocks and
-        ``modules`` all modules, if they were found before.
+        ``_figures.Figures`` or an object with its methods. ``parts`` are those
+        of the model, if they were found before.
         """
-        stack, location = known or locate_blocks(model, blocks)
+        parts = ModelParts.of(model, blocks) if parts is None else parts
+        stack, location = parts.stack, parts.location
         arguments = read_arguments(model, inputs)
         named = arguments.by_name
         mask = choose_mask(token_mask, named, location)
         ids = ids_among(named, decoder=location.is_decoder)
         recorder = Recorder(
-            model,
+            parts.modules,
             stack.blocks,
             figures(len(stack.blocks)),
             layout=LayoutChoice(model, stack.blocks, layout, location.model_type, ids, named),
             stream=StreamChoice(stream),
             output=OutputChoice(output),
             tokens=TokenChoice(mask, measured, ids, location.model_type),
+            is_heard=parts.is_heard,
+            verified=parts.verified,
         )
-        modules = list(model.modules()) if modules is None else modules
-        return cls(model, modules, stack, arguments, recorder, mask.mask)
+        return cls(model, parts, arguments, recorder, mask.mask)
 
     def run(
         self,
@@ -116,12 +138,12 @@ class Pass(NamedTuple):
         seen = {"token_mask": self.token_mask} if isinstance(self.model, Network) else {}
         with TemporaryChanges() as changes, changes, changes, changes:
             changes.without_gradients()
-            changes.keep_buffers(self.modules)
-            changes.keep_shards(self.modules)
+            changes.keep_buffers(self.parts.modules)
+            changes.keep_shards(self.parts.modules)
             if training:
                 changes.keep_random_states()
             else:
-                changes.evaluate(self.modules)
+                changes.evaluate(self.parts.modules)
             self.recorder.listen(changes)
             if hooks is not None:
                 hooks(changes)

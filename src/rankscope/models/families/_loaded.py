@@ -412,12 +412,14 @@ def fresh(original: nn.Module, seed: int) -> nn.Module:
         raise InputError("only a transformers model knows how to be initialised again.")
     spread = getattr(original, "hf_device_map", None) or {}
     like = next(original.parameters())
-    with global_stream(seed, "original"), torch.device("cpu" if len(spread) > 1 else like.device):
+    here = like.device if len(spread) < 2 and not like.is_meta else torch.device("cpu")
+    with global_stream(seed, "original"), here:
         drawn: nn.Module = type(original)(original.config)
     if len(spread) > 1:  # what is on disk there comes from main memory here
         places = {name: "cpu" if place == "disk" else place for name, place in spread.items()}
-        return require("accelerate").dispatch_model(drawn.to(like.dtype).eval(), places)
-    return drawn.to(like).eval()
+        drawn = require("accelerate").dispatch_model(drawn.to(like.dtype), places)
+        return drawn.eval()
+    return drawn.to(here, like.dtype).eval()
 
 
 def build(
