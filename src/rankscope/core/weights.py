@@ -6,6 +6,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
+from importlib import import_module
 from importlib.util import find_spec
 from typing import Any
 
@@ -191,13 +192,12 @@ def _begin_fused(tensors: Sequence[Tensor]) -> Callable[[], list[bytes]]:
     """The bytes of ``_pieces`` of plain tensors on GPUs, by two kernels for each GPU."""
     if not tensors:
         return list
-    from rankscope.core.weights_kernels import begin  # needs Triton
-
+    kernels = import_module("rankscope.core.weights_kernels")  # needs Triton
     by_device: dict[torch.device, list[int]] = defaultdict(list)
     for place, tensor in enumerate(tensors):
         by_device[tensor.device].append(place)
     parts = {
-        device: begin([tensors[place] for place in places], _keys_on(device))
+        device: kernels.begin([tensors[place] for place in places], _keys_on(device))
         for device, places in by_device.items()
     }
 
