@@ -1,4 +1,4 @@
-"""What does tracing cost on a GPU? ``make bench-gpu``; it needs CUDA, and 40 GB for a 7B shape."""
+"""What does rankscope cost on a GPU? ``make bench-gpu``; it needs CUDA, and 60 GB for a 7B shape."""
 
 import statistics
 import sys
@@ -11,18 +11,46 @@ from torch import Tensor, nn
 
 import rankscope
 from measuring import Ratio
-from rankscope import Network, Spec, path_lengths, trace
+from rankscope import Network, Spec, attach, diagnose, path_lengths, trace
 from rankscope.core.deep import deep_trace
 from rankscope.core.metrics import GatheredStatistics
+from rankscope.core.tracing import Session
 
 Job = Callable[[], object]
+ATTENTION = ("attention_entropy", "sink_mass", "largest_weight")
+SHAPES = {
+    "1B": {
+        "hidden_size": 2048,
+        "intermediate_size": 8192,
+        "num_hidden_layers": 16,
+        "num_attention_heads": 32,
+        "num_key_value_heads": 8,
+        "vocab_size": 128_256,
+        "max_position_embeddings": 131_072,
+    },
+    "7B": {
+        "hidden_size": 4096,
+        "intermediate_size": 11_008,
+        "num_hidden_layers": 32,
+        "num_attention_heads": 32,
+        "max_position_embeddings": 8192,
+    },
+}
+"""Those of Llama 3.2 and Llama 2."""
 
 
 def main(wanted: list[str]) -> int:
     """Print each ratio beside its bar; the exit code says whether all were met."""
     print(f"{torch.cuda.get_device_name()}, torch {torch.__version__}, transformers "
           f"{transformers.__version__}, rankscope {rankscope.__version__}")  # fmt: skip
-    parts = {"bert": bert, "kernel": kernel, "llama": llama, "deep": deep}
+    parts = {
+        "bert": bert,
+        "kernel": kernel,
+        "llama": llama,
+        "long": long,
+        "deep": deep,
+        "diagnosis": diagnosis,
+    }
     ratios: list[Ratio] = []
     with torch.no_grad():
         for name, part in parts.items():
@@ -38,7 +66,7 @@ def main(wanted: list[str]) -> int:
 def bert() -> list[Ratio]:
     """BERT-base, 32 × 128 tokens: the forward pass is bound by Python, so our Python shows."""
     ratios = []
-    for dtype, bar in ((torch.bfloat16, 1.10), (torch.float32, 1.10)):
+    for dtype, bar in ((torch.bfloat16, 1.5), (torch.float32, 1.10)):
         with torch.device("cuda"):
             model = transformers.BertModel(transformers.BertConfig()).to(dtype).eval()
             ids = torch.randint(0, 30000, (32, 128))
@@ -48,31 +76,68 @@ def bert() -> list[Ratio]:
 
 def llama() -> list[Ratio]:
     """The shape of Llama-7B in bfloat16, random weights."""
-    config = transformers.LlamaConfig(
-        hidden_size=4096, intermediate_size=11008, num_hidden_layers=32, num_attention_heads=32
-    )
-    torch.set_default_dtype(torch.bfloat16)
-    with torch.device("cuda"):
-        model = transformers.LlamaModel(config).eval()
-    torch.set_default_dtype(torch.float32)
+    model = _llama("7B")
     ratios = []
     for tokens in (2048, 8192):
         ids = torch.randint(0, 32000, (1, tokens), device="cuda")
-        ratios += _traced(f"Llama-7B shape, 1 × {tokens}, bf16", model, ids, 1.02, rounds=7)
-    return [*ratios, _ranks(model)]
-
-
-def _ranks(model: nn.Module) -> Ratio:
-    """The effective rank of every layer of 2,048 tokens."""
+        ratios += _traced(f"Llama-7B shape, 1 × {tokens}, bf16", model, ids, 1.04, rounds=7)
     ids = torch.randint(0, 32000, (1, 2048), device="cuda")
+    return ratios + _in_session("7B shape, 1 × 2048", model, ids, rounds=7, ranks=1.15)
+
+
+def long() -> list[Ratio]:
+    """A shape of a billion parameters on 131,072 tokens."""
+    ids = torch.randint(0, 32000, (1, 131_072), device="cuda")
+    return _in_session("1B shape, 1 × 131,072", _llama("1B"), ids, rounds=1, ranks=1.04)
+
+
+def diagnosis() -> list[Ratio]:
+    """A model in bfloat16 on 8 × 512 tokens, all chapters; the first includes imports."""
+    ratios = []
+    for name, bar in (("1B", 15.0), ("1B", 15.0), ("7B", 40.0)):
+        model = _llama(name)
+        ids = torch.randint(0, 32000, (8, 512), device="cuda")
+        torch.cuda.reset_peak_memory_stats()
+        spent = _once(lambda model=model, ids=ids: diagnose(model, ids, length=512, chapters="all"))
+        peak = torch.cuda.max_memory_allocated() / 1e9
+        print(f"  diagnose, {name} shape: {spent:.1f} s, {peak:.1f} GB", flush=True)
+        ratios.append(Ratio(f"diagnose, {name} shape, 8 × 512, bf16 / {bar:g} s", spent / bar, 1.0))
+        if name == "7B":
+            ratios.append(Ratio("peak memory of the same / 80 GB", peak / 80, 1.0))
+    return ratios
+
+
+def _llama(name: str) -> nn.Module:
+    torch.set_default_dtype(torch.bfloat16)
+    with torch.device("cuda"):
+        model = transformers.LlamaModel(transformers.LlamaConfig(**SHAPES[name])).eval()
+    torch.set_default_dtype(torch.float32)
+    return model
+
+
+def _in_session(
+    what: str, model: nn.Module, ids: Tensor, *, rounds: int, ranks: float
+) -> list[Ratio]:
+    """Metrics beyond the default ones, by a session that has read the model."""
     inputs = {"input_ids": ids, "use_cache": False}
-    jobs = {
-        "plain": lambda: model(**inputs),
-        "ranks": lambda: trace(model, inputs, metrics="effective_rank"),
-    }
-    seconds = _seconds(jobs, 3)
-    ratio = seconds["ranks"] / seconds["plain"]
-    return Ratio("trace / forward, effective rank of every layer", ratio, 1.15)
+    with attach(model) as session:
+
+        def measure(**options: object) -> Job:
+            return lambda: session.trace(inputs, **options)
+
+        jobs = {
+            "plain": lambda: model(**inputs),
+            "effective rank": measure(metrics="effective_rank"),
+            "attention, 64 queries": measure(metrics=ATTENTION, attention="sampled"),
+            "attention, all queries": measure(metrics=ATTENTION),
+        }
+        seconds = _seconds(jobs, rounds)
+    ratios = {name: spent / seconds["plain"] for name, spent in seconds.items()}
+    plain = f"plain {seconds['plain'] * 1e3:.0f} ms"
+    rest = ", ".join(f"{name} {ratio:.3f}" for name, ratio in ratios.items() if name != "plain")
+    print(f"  {what}, in a session: {plain}, {rest}", flush=True)
+    bars = {"effective rank": ranks, "attention, 64 queries": 1.3}
+    return [Ratio(f"session / forward, {what}, {name}", ratios[name], bars[name]) for name in bars]
 
 
 def kernel() -> list[Ratio]:
@@ -100,7 +165,7 @@ def deep() -> list[Ratio]:
     wide, y = network.double(), x.double()
     seconds = _seconds({"plain": lambda: wide(y), "deep": lambda: deep_trace(wide, y)}, 3)
     ratio = seconds["deep"] / seconds["plain"]
-    return [*ratios, Ratio("deep_trace / float64 forward, BERT-large 16 × 128", ratio, 4.0)]
+    return [*ratios, Ratio("deep_trace / float64 forward, BERT-large 16 × 128", ratio, 6.0)]
 
 
 def _traced(what: str, model: nn.Module, ids: Tensor, bar: float, *, rounds: int) -> list[Ratio]:
@@ -109,22 +174,28 @@ def _traced(what: str, model: nn.Module, ids: Tensor, bar: float, *, rounds: int
     if hasattr(model.config, "use_cache"):
         inputs["use_cache"] = False
     layers = [model.embeddings, *model.encoder.layer] if hasattr(model, "encoder") else model.layers
+    session = Session(model)
     jobs = {
         "plain": lambda: model(**inputs),
         "naive hooks": lambda: _with_hooks(model, layers, inputs),
         "trace": lambda: trace(model, inputs),
+        "session": lambda: session.trace(inputs),
     }
     first = _once(jobs["trace"])
     seconds = _seconds(jobs, rounds)
     peaks = {name: _peak(job) for name, job in jobs.items()}
+    ratios = {name: spent / seconds["plain"] for name, spent in seconds.items()}
     print(
         f"  {what}: plain {seconds['plain'] * 1e3:.2f} ms, naive hooks "
-        f"{seconds['naive hooks'] / seconds['plain']:.3f}, trace "
-        f"{seconds['trace'] / seconds['plain']:.3f}, the first trace {first * 1e3:.0f} ms",
+        f"{ratios['naive hooks']:.3f}, trace {ratios['trace']:.3f}, in a session "
+        f"{ratios['session']:.3f}, the first trace {first * 1e3:.0f} ms",
         flush=True,
     )
     return [
-        Ratio(f"trace / forward, {what}", seconds["trace"] / seconds["plain"], bar),
+        Ratio(f"session / forward, {what}", ratios["session"], bar),
+        Ratio(
+            f"session / hand-written hooks, {what}", ratios["session"] / ratios["naive hooks"], 1.0
+        ),
         Ratio(f"peak memory of the same, {what}", peaks["trace"] / peaks["plain"], 1.02),
     ]
 
