@@ -1,4 +1,4 @@
-"""What does rankscope cost on a GPU? ``make bench-gpu``; it needs CUDA, and 60 GB for a 7B shape."""
+"""What does rankscope cost on a GPU? ``make bench-gpu``; needs CUDA, and 60 GB for 7B shapes."""
 
 import statistics
 import sys

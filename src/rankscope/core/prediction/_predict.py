@@ -65,7 +65,8 @@ def predict(
     drawn exactly in distribution, but only in the few directions that the tokens use.
     ``infinite_width`` gives the infinite-width limit instead, with the same heads and hidden units.
     With shared layers, ``repeat`` or ``mlp_as="activation"``, which depends on the axes, whole
-    networks are drawn.
+    networks are drawn. Draws are made on the device of ``x``, whole networks and gradients on the
+    CPU; those of a GPU have other random numbers than those of a CPU.
     """
     spec.check_drawable()
     if infinite_width and gradients:
