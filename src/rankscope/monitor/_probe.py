@@ -18,6 +18,7 @@ from rankscope.core.pooling import LAST, MEAN
 from rankscope.core.tracing import (
     LayerRecord,
     LayerWatch,
+    ModelParts,
     Pass,
     Sublayer,
     find_sublayers,
@@ -68,8 +69,9 @@ class Probe:
         self.notes: dict[str, str] = {}
         """What was inferred, and why figures are missing."""
         inputs = self._on_device(self._inputs)
-        planned = Pass.planned(self._model, inputs, _nothing, **self._tracing())
-        self.blocks: list[nn.Module] = list(planned.parts.stack.blocks)
+        self._parts = ModelParts.of(self._model, options.tracing.get("blocks"))
+        Pass.planned(self._model, inputs, _nothing, parts=self._parts, **self._tracing())
+        self.blocks: list[nn.Module] = list(self._parts.stack.blocks)
         self._routers = find_routers(self.blocks)
         self.experts = max((router.experts for router in self._routers.values()), default=0)
         self.samples = self.tokens = self.layers = 0
@@ -141,7 +143,10 @@ class Probe:
             return made[0]
 
         mask = _to(token_mask, self._device)
-        planned = Pass.planned(self._model, inputs, figures, token_mask=mask, **options.tracing)
+        parts = self._current_parts()
+        planned = Pass.planned(
+            self._model, inputs, figures, token_mask=mask, parts=parts, **options.tracing
+        )
         if [id(block) for block in planned.parts.stack.blocks] != [
             id(block) for block in self.blocks
         ]:
@@ -234,6 +239,13 @@ class Probe:
             return
         if not self._sublayers:
             self.notes["sublayers"] = "not found: no outputs of modules add up to the hidden states"
+
+    def _current_parts(self) -> ModelParts:
+        """Those that are known, unless modules were added or replaced."""
+        modules = list(self._model.modules())
+        if [*map(id, modules)] != [*map(id, self._parts.modules)]:
+            self._parts = ModelParts.of(self._model, self._options.tracing.get("blocks"), modules)
+        return self._parts
 
     def _tracing(self) -> dict[str, Any]:
         return {**self._options.tracing, "token_mask": _to(self._options.token_mask, self._device)}

@@ -1,7 +1,7 @@
 """From a subject to the result of a diagnosis; each chapter is measured once."""
 
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -32,6 +32,18 @@ _FEW: Final = 8
 """Samples on which other networks and other inputs are tried beside the model itself."""
 
 
+@contextmanager
+def _attention_without_plans() -> Iterator[None]:
+    """cuDNN plans its attention for every new shape, for 0.3 s each, and a diagnosis has a dozen;
+    the other kernels of PyTorch are as fast, and need no plan."""
+    was_enabled = torch.backends.cuda.cudnn_sdp_enabled()
+    torch.backends.cuda.enable_cudnn_sdp(False)
+    try:
+        yield
+    finally:
+        torch.backends.cuda.enable_cudnn_sdp(was_enabled)
+
+
 def diagnose_subject(
     subject: kit.Subject,
     lacking: variants.Parts,
@@ -45,6 +57,18 @@ def diagnose_subject(
     ``fix`` is where a repaired checkpoint is to be written, ``asked`` are the chapters that take
     time of their own.
     """
+    with _attention_without_plans() if subject.x.is_cuda else nullcontext():
+        return _diagnose(subject, lacking, seed, on_step, fix, asked)
+
+
+def _diagnose(
+    subject: kit.Subject,
+    lacking: variants.Parts,
+    seed: int,
+    on_step: kit.OnStep,
+    fix: Path | None,
+    asked: Sequence[further.Asked],
+) -> dict[str, Any]:
     if fix is not None:
         check_folder(fix, subject)
     on_pass, on_context, on_mend, on_reference, on_ablation, on_further, on_remedies = kit.parts(
