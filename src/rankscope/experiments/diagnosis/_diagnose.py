@@ -34,8 +34,8 @@ _FEW: Final = 8
 
 @contextmanager
 def _attention_without_plans() -> Iterator[None]:
-    """cuDNN plans its attention for every new shape, for 0.3 s each, and a diagnosis has a dozen;
-    the other kernels of PyTorch are as fast, and need no plan."""
+    """cuDNN plans its attention for every new shape, for 0.06 to 1.3 s each, and a diagnosis has a
+    dozen; the other kernels of PyTorch are about as fast, and need no plan."""
     was_enabled = torch.backends.cuda.cudnn_sdp_enabled()
     torch.backends.cuda.enable_cudnn_sdp(False)
     try:
