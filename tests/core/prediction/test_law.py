@@ -20,7 +20,7 @@ from rankscope.core.network import (
     Sink,
     Sparsemax,
 )
-from rankscope.core.prediction import _ensemble
+from rankscope.core.prediction import _arithmetic, _draws, _ensemble
 
 from .laws import (
     BEYOND_CHANCE,
@@ -117,6 +117,25 @@ def test_networks_return_to_plain_floats(monkeypatch):
     groups = used.count("Scaled")
     assert groups >= 1
     assert used.count("Plain") == 2 * groups
+    assert farthest(predicted.values, measured(spec, x, 60)) < BEYOND_CHANCE
+
+
+def test_squares_have_the_law_of_a_decomposition(monkeypatch):
+    """What a GPU uses in place of QR, also for rows that are equal, zero or many."""
+    rows = torch.randn(3, 6, 40, generator=torch.Generator().manual_seed(0))
+    rows[0, 2], rows[1, 3], rows[2] = rows[0, 1], 0.0, 1e-20 * rows[2]
+    short = _draws._from_squares(rows)
+    assert short.shape == (3, 6, 6)
+    size = rows.square().sum((-2, -1), keepdim=True)
+    assert bool(((short @ short.mT - rows @ rows.mT).abs() <= 1e-6 * size).all())
+    monkeypatch.setattr(
+        _draws,
+        "triangular",
+        lambda rows: _draws._from_squares(rows) if rows.shape[-1] > rows.shape[-2] else rows,
+    )
+    monkeypatch.setattr(_arithmetic, "triangular", _draws.triangular)
+    spec, x = KINDS["wide"], tokens(7, 64)
+    predicted = predict(spec, x, draws=200, seed=1)
     assert farthest(predicted.values, measured(spec, x, 60)) < BEYOND_CHANCE
 
 
