@@ -52,8 +52,7 @@ def write_pages(app: Sphinx) -> None:
     pages = {
         "commands": site_catalogues.commands(),
         "metrics": site_catalogues.metrics(),
-        "rules": site_catalogues.rules(),
-        "errors": site_catalogues.error_page(),
+        **site_catalogues.described(),
         **{f"claims/{name}": text for name, text in site_catalogues.claims().items()},
         **{f"reference/{name}": text for name, text in site_reference.pages().items()},
         **{f"notebooks/{name}": text for name, text in notebooks.items()},
@@ -93,11 +92,14 @@ def outside(name: str) -> str:
 
 
 def link_documents(_: Sphinx, docname: str, source: list[str]) -> None:
-    """Links from docs/ to documents outside it lead to their pages."""
+    """Links to documents outside docs/, and to sections with pages of their own, lead there."""
     up = "../" * docname.count("/")
     for page, path in DOCUMENTS.items():
         target = f"]({up}generated/{page}.md"
         source[0] = source[0].replace(f"]({up}../{path}", target)
+    if docname in site_catalogues.PAGED:
+        source[0] = site_catalogues.without_sections(docname, source[0])
+    source[0] = site_catalogues.link_sections(docname, source[0])
 
 
 class Chart(SphinxDirective):

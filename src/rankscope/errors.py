@@ -13,16 +13,23 @@ RankscopeError                 base class of all errors raised by rankscope
     └── VerificationError      our network and the original give different outputs
 """
 
+from rankscope.version import documentation
+
 _LONGEST = 2000  # characters of a message, which may quote a long input
 
 
 class RankscopeError(Exception):
-    """Base class of all errors raised by rankscope; the command line prints one sentence."""
+    """Base class of all errors raised by rankscope; the command line prints one sentence.
+
+    A note, which Python prints below the message, names the page about the class of the error.
+    """
 
     exit_code = 2
 
     def __init__(self, message: object = "") -> None:
         super().__init__(printable(str(message)))
+        ours = (kind.__name__ for kind in type(self).__mro__ if kind.__module__ == __name__)
+        self.add_note(documentation("errors", next(ours)))
 
 
 def printable(message: str) -> str:

@@ -68,7 +68,8 @@ class Finding:
     ``rule`` states the criterion with its thresholds. ``figure`` is the number it is applied to,
     ``layer`` where the criterion is met or closest, and ``part`` the component that causes it. It
     is met in ``found_in`` of ``samples``. ``module`` is the path of the responsible weight in the
-    original model; ``cause`` explains why, ``remedy`` says what was tried and its effect.
+    original model; ``cause`` explains why, ``remedy`` says what was tried and its effect. ``url``
+    is the page that explains the rule.
     """
 
     kind: str
@@ -83,6 +84,7 @@ class Finding:
     module: str = ""
     cause: str = ""
     remedy: str = ""
+    url: str = ""
 
 
 @checked

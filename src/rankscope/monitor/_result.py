@@ -275,7 +275,7 @@ def _entries(history: History, alarms: Sequence[Alarm]) -> tuple[Metric, ...]:
 
 
 def _alarm_part(alarms: Sequence[Alarm]) -> Part:
-    pages = sorted({alarm.url.partition("#")[0] for alarm in alarms if alarm.url})
+    pages = list(dict.fromkeys(alarm.url for alarm in alarms if alarm.url))
     rows = []
     for number, alarm in enumerate(alarms, start=1):
         ended = "no" if alarm.ended is None else f"at step {alarm.ended:,}"
