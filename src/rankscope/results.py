@@ -244,11 +244,23 @@ __all__ = ["read", "write"]
 
 @checked
 def write(result: Result, path: str | Path) -> Path:
-    """Write a whole result; equal results make equal files."""
+    """Write a whole result; equal results make equal files.
+
+    >>> from rankscope import results
+    >>> from rankscope.experiments import run
+    >>> results.write(run("D8"), "d8.parquet").name
+    'd8.parquet'
+    """
     return result.save(path)
 
 
 @checked
 def read(path: str | Path) -> Result:
-    """A result as written by ``write``."""
+    """A result as written by ``write``.
+
+    >>> from rankscope import results
+    >>> from rankscope.experiments import run
+    >>> results.read(results.write(run("D8"), "d8.parquet")).verdict
+    'holds'
+    """
     return Result.load(path)
