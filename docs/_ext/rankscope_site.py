@@ -92,7 +92,10 @@ def outside(name: str) -> str:
 
 
 def link_documents(_: Sphinx, docname: str, source: list[str]) -> None:
-    """Links to documents outside docs/, and to sections with pages of their own, lead there."""
+    """Links to documents outside docs/, and to sections with pages of their own, lead there.
+
+    A link whose text is the name of a file, as is usual on GitHub, shows the title of the page.
+    """
     up = "../" * docname.count("/")
     for page, path in DOCUMENTS.items():
         target = f"]({up}generated/{page}.md"
@@ -100,6 +103,7 @@ def link_documents(_: Sphinx, docname: str, source: list[str]) -> None:
     if docname in site_catalogues.PAGED:
         source[0] = site_catalogues.without_sections(docname, source[0])
     source[0] = site_catalogues.link_sections(docname, source[0])
+    source[0] = re.sub(r"\[[\w/.-]+\.md\](?=\([^)]+\.md[)#])", "[]", source[0])
 
 
 class Chart(SphinxDirective):

@@ -253,11 +253,15 @@ def sections(name: str) -> dict[str, str]:
 def described() -> dict[str, str]:
     """A page for every alarm, rule and error: its section, with what its code says."""
     more = {
-        "alarms": {name: (f"Alarm: {rule.title}", "") for name, rule in ALARMS.items()},
-        "rules": {
-            rule.name: (f"Rule: {rule.name}", f"**Found** if {cell(rule.text)}.") for rule in RULES
+        "alarms": {
+            name: (f"Alarm: {rule.title[:1].lower()}{rule.title[1:]}", "", "")
+            for name, rule in ALARMS.items()
         },
-        "errors": {kind.__name__: (kind.__name__, _raised(kind)) for kind in _error_classes()},
+        "rules": {
+            rule.name: (f"Rule: {rule.name}", f"**Found** if {cell(rule.text)}.", "")
+            for rule in RULES
+        },
+        "errors": {kind.__name__: (kind.__name__, *_raised(kind)) for kind in _error_classes()},
     }
     whole = {
         "alarms": "Raised by [a monitor](../../monitor.md), which logs it as `{0}`. "
@@ -268,12 +272,13 @@ def described() -> dict[str, str]:
     pages = {}
     for name in PAGED:
         for head, text in sections(name).items():
-            title, said = more[name][head]
+            title, said, shown = more[name][head]
             body = re.sub(r"\]\((?=[\w#])", lambda _: "](../../", text)
             body = body.replace("](../../http", "](http").replace(
                 "](../../#", f"](../../{name}.md#"
             )
-            parts = (f"# {title}", whole[name].format(head), body, said)
+            meaning, _, rest = body.partition("\n\n")
+            parts = (f"# {title}", whole[name].format(head), meaning, said, rest, shown)
             pages[f"{name}/{page_name(head)}"] = "\n\n".join(filter(None, parts)) + "\n"
     return pages
 
@@ -315,13 +320,12 @@ def _error_classes() -> Iterator[type]:
             yield value
 
 
-def _raised(kind: type) -> str:
+def _raised(kind: type) -> tuple[str, str]:
     """The classes an error belongs to, and what raises it, from its docstring."""
     bases = ", ".join(f"`{base.__name__}`" for base in kind.__bases__)
     blocks = re.split(r"\n\s*\n", inspect.getdoc(kind) or "")
     examples = [markdown(block) for block in blocks if block.lstrip().startswith(">>>")]
-    shown = ["## Example", *examples] if examples else []
-    return "\n\n".join([f"**Kind of:** {bases}.", *shown])
+    return f"A kind of {bases}.", "\n\n".join(["## Example", *examples] if examples else [])
 
 
 # Tables of the landing page.

@@ -199,6 +199,12 @@ def test_a_broken_link_is_seen(tmp_path):
     ]
 
 
+def test_links_have_titles_and_not_names_of_files(pages):
+    """In the sources, which are read on GitHub, a link to a document has the name of its file."""
+    named = re.compile(r'<span class="std std-(?:doc|ref)">[^<]*\.md</span>')
+    assert [path.name for path in pages if named.search(path.read_text("utf-8"))] == []
+
+
 def test_nothing_is_loaded_from_outside(pages, site):
     outside = {
         address
