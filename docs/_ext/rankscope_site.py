@@ -22,6 +22,7 @@ import rankscope
 import site_catalogues
 import site_notebooks
 import site_reference
+from rankscope.numerals import cut
 
 DOCS = Path(__file__).parents[1]
 ROOT = DOCS.parent
@@ -177,6 +178,13 @@ def finish(app: Sphinx, error: Exception | None) -> None:
     (Path(app.outdir) / "llms.txt").write_text(llms(app), encoding="utf-8")
 
 
+def about(app: Sphinx, docname: str) -> str:
+    """What a page begins with, as the note of its line."""
+    tree = app.env.get_and_resolve_doctree(docname, app.builder)  # links have their words
+    words = next(tree.findall(nodes.paragraph), None)
+    return "" if words is None else f": {cut(' '.join(words.astext().split()), 160)}"
+
+
 def llms(app: Sphinx) -> str:
     """The pages of the site in the form of llmstxt.org: what each is about, with its address."""
     summary = import_module("rankscope").__doc__ or ""
@@ -186,7 +194,7 @@ def llms(app: Sphinx) -> str:
         title = app.env.titles[docname].astext()
         folder = docname.removeprefix("generated/").rpartition("/")[0] or "pages"
         address = app.builder.get_target_uri(docname)
-        sections.setdefault(folder, []).append(f"- [{title}]({address})")
+        sections.setdefault(folder, []).append(f"- [{title}]({address}){about(app, docname)}")
     for folder, pages in sections.items():
         lines += [f"## {folder.capitalize()}", "", *pages, ""]
     return "\n".join(lines)

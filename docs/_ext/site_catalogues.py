@@ -278,7 +278,7 @@ def described() -> dict[str, str]:
                 "](../../#", f"](../../{name}.md#"
             )
             meaning, _, rest = body.partition("\n\n")
-            parts = (f"# {title}", whole[name].format(head), meaning, said, rest, shown)
+            parts = (f"# {title}", meaning, said, rest, shown, "---", whole[name].format(head))
             pages[f"{name}/{page_name(head)}"] = "\n\n".join(filter(None, parts)) + "\n"
     return pages
 

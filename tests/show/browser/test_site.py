@@ -275,6 +275,9 @@ def test_the_list_for_language_models_leads_somewhere(site):
     links = re.findall(r"\]\(([^)]+)\)", text)
     assert len(links) == len(set(links)) > 80
     assert [link for link in links if not (site / link).is_file()] == []
+    lines = [line for line in text.splitlines() if line.startswith("- ")]
+    assert sum(re.search(r"\.html\): \w.{10,}", line) is not None for line in lines) > 80
+    assert " in ," not in text  # a link without words
 
 
 @pytest.mark.parametrize(("width", "scheme"), [(PHONE, "light"), (DESK, "dark")])
