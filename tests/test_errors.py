@@ -50,7 +50,7 @@ def test_sections_say_what_to_do(name):
 def test_an_error_has_one_note_and_its_message_is_as_it_was():
     error = InputError("x is nan.")
     assert str(error) == "x is nan."
-    assert error.__notes__ == ["docs/errors.md#inputerror"]
+    assert error.__notes__ == ["See docs/errors.md#inputerror"]
     for again in (copy.copy(error), pickle.loads(pickle.dumps(error))):
         assert (str(again), again.__notes__) == (str(error), error.__notes__)
 
@@ -60,11 +60,11 @@ def test_an_error_of_another_module_leads_to_its_nearest_parent():
         pass
 
     assert OtherError().__notes__ == InputError().__notes__
-    assert RankscopeError().__notes__ == ["docs/errors.md#rankscopeerror"]
+    assert RankscopeError().__notes__ == ["See docs/errors.md#rankscopeerror"]
 
 
 def test_links_lead_to_the_site_once_it_has_an_address(published):
-    assert InputError().__notes__ == [f"{published}/generated/errors/inputerror.html"]
+    assert InputError().__notes__ == [f"See {published}/generated/errors/inputerror.html"]
     assert ALARMS["rank-collapse"].url == f"{published}/generated/alarms/rank-collapse.html"
     assert RULES[0].url == f"{published}/generated/rules/depth-collapse.html"
 

@@ -36,7 +36,7 @@ class RankscopeError(Exception):
     def __init__(self, message: object = "") -> None:
         super().__init__(printable(str(message)))
         ours = (kind.__name__ for kind in type(self).__mro__ if kind.__module__ == __name__)
-        self.add_note(documentation("errors", next(ours)))
+        self.add_note(f"See {documentation('errors', next(ours))}")
 
 
 def printable(message: str) -> str:

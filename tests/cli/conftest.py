@@ -54,7 +54,7 @@ def refuses(rankscope) -> Callable[..., str]:
         assert got.stdout == ""
         assert got.stderr.startswith("rankscope: ")
         sentence, *notes = got.stderr.splitlines(keepends=True)
-        assert [note.partition("#")[0] for note in notes] in ([], ["  docs/errors.md"])
+        assert [note.partition("#")[0] for note in notes] in ([], ["  See docs/errors.md"])
         return sentence
 
     return run

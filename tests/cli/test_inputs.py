@@ -111,7 +111,7 @@ def test_the_answer_comes_before_files_that_cannot_be_written(rankscope, monkeyp
     assert told["id"] == "trace"
     path = told["files"]["table"]
     sentence = f"rankscope: {path} cannot be written: No space left on device."
-    assert got.stderr.splitlines() == [sentence, "  docs/errors.md#inputerror"]
+    assert got.stderr.splitlines() == [sentence, "  See docs/errors.md#inputerror"]
     assert list(Path("out").iterdir()) == []
 
 
