@@ -9,11 +9,14 @@ from pathlib import Path
 
 import pytest
 
+from rankscope.experiments.catalogue import entries
+
 ROOT = Path(__file__).parents[1]
 _SPEC = importlib.util.spec_from_file_location("draw_figures", ROOT / "tools" / "draw_figures.py")
 draw_figures = importlib.util.module_from_spec(_SPEC)
 sys.modules["draw_figures"] = draw_figures
 _SPEC.loader.exec_module(draw_figures)
+CLAIMS = ROOT / "docs" / "images" / "claims"
 PAGES = [ROOT / "docs" / "pictures.md", *(ROOT / "docs" / "gallery").glob("*.md")]
 
 
@@ -74,6 +77,13 @@ def test_examples_of_what_writes_the_site(name, monkeypatch):
     outcome = doctest.testmod(importlib.import_module(name))
     assert outcome.attempted > 0
     assert outcome.failed == 0
+
+
+def test_every_claim_has_a_figure_that_describes_itself():
+    drawn = {path.stem: path.read_text("utf-8") for path in CLAIMS.glob("*.svg")}
+    assert set(drawn) == {id_.lower() for id_ in entries("claim")}
+    for name, figure in drawn.items():
+        assert re.match(r"<!-- [^<>]{20,}? --><svg ", figure), name
 
 
 def test_an_unknown_figure_is_refused(tmp_path):

@@ -1,6 +1,9 @@
 """What a release says about itself in several places is the same in all of them."""
 
+import os
 import re
+import subprocess
+import sys
 import tomllib
 from pathlib import Path
 
@@ -82,6 +85,41 @@ def test_a_release_is_published_without_a_secret():
     assert jobs["publish"]["permissions"] == {"id-token": "write"}
     assert jobs["publish"]["environment"] == "pypi"
     assert set(jobs["publish"]["needs"]) == {"build", "test"}
+
+
+def addresses_are_known(folder: Path) -> subprocess.CompletedProcess:
+    """What the step of the release workflow says about a folder."""
+    steps = yaml.safe_load(read(GITHUB / "workflows" / "release.yml"))["jobs"]["build"]["steps"]
+    (step,) = (each for each in steps if "addresses" in each.get("name", ""))
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    return subprocess.run(
+        ["bash", "-e", "-c", step["run"]],
+        cwd=folder, capture_output=True, text=True, check=False, env={**os.environ, "PATH": path},
+    )  # fmt: skip
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="the workflow runs on Linux")
+def test_nothing_is_released_without_its_addresses(tmp_path):
+    project, citation = read(ROOT / "pyproject.toml"), read(ROOT / "CITATION.cff")
+    names = ("Documentation", "Source", "Issues", "Changelog")
+    urls = "".join(f'{name} = "https://example.org/{name}"\n' for name in names)
+    code = "repository-code: https://example.org/code\n"
+    for more, cited, is_known in (
+        ("", code, False),
+        (urls.replace("Documentation", "Docs"), code, False),
+        (urls, "", False),
+        (urls, code, True),
+    ):
+        without = re.sub(r"\[project\.urls\]\n(?:\w+ = .*\n)+", "", project)
+        (tmp_path / "pyproject.toml").write_text(f"{without}\n[project.urls]\n{more}", "utf-8")
+        without = re.sub(r"^repository-code: .*\n", "", citation, flags=re.MULTILINE)
+        (tmp_path / "CITATION.cff").write_text(without + cited, "utf-8")
+        done = addresses_are_known(tmp_path)
+        assert (done.returncode == 0) == is_known, done.stderr
+
+
+def test_addresses_are_in_both_files_or_in_none():
+    assert ("urls" in PROJECT) == ("repository-code" in yaml.safe_load(read(ROOT / "CITATION.cff")))
 
 
 @pytest.mark.parametrize("name", ["bug", "question"])

@@ -84,10 +84,14 @@ def compact(svg: str) -> str:
     """An SVG without what a still picture does not need: invisible marks, a text for each mark.
 
     >>> compact('<svg><path d="M0" opacity="0"/><path aria-label="a" d="M0.12345,1"/></svg>')
-    '<svg><path d="M0.12,1"/></svg>'
+    '<svg><path d="M0.1,1"/></svg>'
+
+    Paths keep a tenth of a pixel, everything else a hundredth.
     """
     svg = re.sub(r' (role|aria-\w+|pointer-events|class)="[^"]*"', "", svg)
+    svg = re.sub(r' (opacity="1"|stroke-dasharray="1,0")(?=[ />])', "", svg)
     svg = re.sub(r'<path[^>]*(?: opacity="0"| display="none")[^>]*/>|<path\s*/>', "", svg)
+    svg = re.sub(r' d="[^"]*"', lambda path: re.sub(r"(\.\d)\d+", r"\1", path[0]), svg)
     return re.sub(r"(\.\d\d)\d+", r"\1", svg)
 
 

@@ -6,22 +6,27 @@ import sys
 import tempfile
 from pathlib import Path
 
+from rankscope import figures, results
+
 PAPER = Path(__file__).parents[1] / "paper"
-FIGURES = {  # a command, and which of its charts is which figure
-    ("demo",): {"-3": "residual", "-4": "steps"},
-    ("deep",): {"": "deep"},
+FIGURES = {  # a command, and which of its charts, by their headings, is which figure
+    "demo": {"Relative residual after each layer": "residual", "Steps by part": "steps"},
+    "deep": {"How small it gets": "deep"},
 }
 
 
 def main() -> None:
     """Run each command with ``--charts`` and keep the charts that the paper shows."""
-    for command, charts in FIGURES.items():
+    for command, wanted in FIGURES.items():
         with tempfile.TemporaryDirectory() as folder:
-            run = [sys.executable, "-m", "rankscope", *command, "--charts", "--output", folder]
+            run = [sys.executable, "-m", "rankscope", command, "--charts", "--output", folder]
             subprocess.run(run, check=True)
-            (page,) = Path(folder).glob("*.html")
-            for ending, name in charts.items():
-                shutil.copy(page.with_name(f"{page.stem}{ending}.png"), PAPER / f"{name}.png")
+            (table,) = Path(folder).glob("*.parquet")
+            headings = [figures.heading(drawing) for drawing in results.read(table).all_drawings]
+            for heading, name in wanted.items():
+                number = headings.index(heading) + 1
+                chart = f"{table.stem}{f'-{number}' * (number > 1)}.png"
+                shutil.copy(table.with_name(chart), PAPER / f"{name}.png")
                 print(f"paper/{name}.png")
 
 

@@ -22,6 +22,7 @@ import rankscope
 import site_catalogues
 import site_notebooks
 import site_reference
+from rankscope.numerals import cut
 
 DOCS = Path(__file__).parents[1]
 ROOT = DOCS.parent
@@ -52,8 +53,7 @@ def write_pages(app: Sphinx) -> None:
     pages = {
         "commands": site_catalogues.commands(),
         "metrics": site_catalogues.metrics(),
-        "rules": site_catalogues.rules(),
-        "errors": site_catalogues.error_page(),
+        **site_catalogues.described(),
         **{f"claims/{name}": text for name, text in site_catalogues.claims().items()},
         **{f"reference/{name}": text for name, text in site_reference.pages().items()},
         **{f"notebooks/{name}": text for name, text in notebooks.items()},
@@ -93,11 +93,18 @@ def outside(name: str) -> str:
 
 
 def link_documents(_: Sphinx, docname: str, source: list[str]) -> None:
-    """Links from docs/ to documents outside it lead to their pages."""
+    """Links to documents outside docs/, and to sections with pages of their own, lead there.
+
+    A link whose text is the name of a file, as is usual on GitHub, shows the title of the page.
+    """
     up = "../" * docname.count("/")
     for page, path in DOCUMENTS.items():
         target = f"]({up}generated/{page}.md"
         source[0] = source[0].replace(f"]({up}../{path}", target)
+    if docname in site_catalogues.PAGED:
+        source[0] = site_catalogues.without_sections(docname, source[0])
+    source[0] = site_catalogues.link_sections(docname, source[0])
+    source[0] = re.sub(r"\[[\w/.-]+\.md\](?=\([^)]+\.md[)#])", "[]", source[0])
 
 
 class Chart(SphinxDirective):
@@ -171,6 +178,13 @@ def finish(app: Sphinx, error: Exception | None) -> None:
     (Path(app.outdir) / "llms.txt").write_text(llms(app), encoding="utf-8")
 
 
+def about(app: Sphinx, docname: str) -> str:
+    """What a page begins with, as the note of its line."""
+    tree = app.env.get_and_resolve_doctree(docname, app.builder)  # links have their words
+    words = next(tree.findall(nodes.paragraph), None)
+    return "" if words is None else f": {cut(' '.join(words.astext().split()), 160)}"
+
+
 def llms(app: Sphinx) -> str:
     """The pages of the site in the form of llmstxt.org: what each is about, with its address."""
     summary = import_module("rankscope").__doc__ or ""
@@ -180,7 +194,7 @@ def llms(app: Sphinx) -> str:
         title = app.env.titles[docname].astext()
         folder = docname.removeprefix("generated/").rpartition("/")[0] or "pages"
         address = app.builder.get_target_uri(docname)
-        sections.setdefault(folder, []).append(f"- [{title}]({address})")
+        sections.setdefault(folder, []).append(f"- [{title}]({address}){about(app, docname)}")
     for folder, pages in sections.items():
         lines += [f"## {folder.capitalize()}", "", *pages, ""]
     return "\n".join(lines)

@@ -1,4 +1,4 @@
-"""Pages written from catalogues: commands, metrics, claims, rules of a diagnosis and errors."""
+"""Pages written from catalogues: commands, metrics, claims, alarms, rules and errors."""
 
 import dataclasses
 import inspect
@@ -15,7 +15,7 @@ from rankscope.cli import app
 from rankscope.experiments.catalogue import Entry, entries
 from rankscope.experiments.diagnosis import RULES
 from rankscope.metric_catalogue import METRICS, Metric
-from rankscope.numerals import sentence_case
+from rankscope.monitor import RULES as ALARMS
 from site_reference import markdown
 
 DOCS = Path(__file__).parents[1]
@@ -211,8 +211,7 @@ def _claim(entry: Entry, verdict: Verdict) -> str:
 def _claim_figure(id_: str) -> str:
     """The figure that ``make reproduced`` drew; the beginning of its file describes it."""
     image = CLAIM_IMAGES / f"{id_.lower()}.svg"
-    if not image.is_file():
-        return ""
+    assert image.is_file(), f"{id_} has no figure; see tools/draw_claims.py"
     words = re.match(r"<!-- (.*?) -->", image.read_text(encoding="utf-8"), re.DOTALL)
     assert words, f"{image} does not describe itself"
     alt = " ".join(words[1].split())
@@ -236,34 +235,83 @@ def _settings(config: Any) -> str:
     return "Sizes of the quick scale:\n\n" + table(("setting", "value"), rows) if rows else ""
 
 
-# Rules of a diagnosis, and errors.
+# Alarms, rules of a diagnosis, and errors: a page each, to which messages point.
+
+PAGED = ("alarms", "rules", "errors")
+"""Documents whose sections are pages of their own on the site."""
+_SECTIONS = re.compile(r"^## (?:Rules|Rules by name|Errors by name)\n(.*?)(?=^## |\Z)", re.M | re.S)
 
 
-def rules() -> str:
-    """Every rule of a diagnosis under a heading of its own, as the rules state themselves."""
-    reasons = (DOCS / "diagnose.md").read_text(encoding="utf-8")
-    sections = []
-    for rule in RULES:
-        why = re.search(
-            rf"^- \*\*{re.escape(rule.name)}\b.*?\*\* (.*?)(?=^- \*\*|^$)",
-            reasons, re.DOTALL | re.MULTILINE | re.IGNORECASE,
-        )  # fmt: skip
-        reason = f"\n\n**Why this limit.** {_relink(why[1])}" if why else ""
-        about = markdown(inspect.getdoc(rule.judge) or "")
-        sections.append(
-            f"## {sentence_case(rule.name)}\n\n{about}\n\n**Found** if {cell(rule.text)}.{reason}"
-        )
-    return (
-        "# Rules of a diagnosis\n\nWritten from the rules themselves. "
-        "[Diagnosis](../diagnose.md) says how they are applied to samples and layers, and what the "
-        "thresholds stand on.\n\n" + "\n\n".join(sections) + "\n"
-    )
+def sections(name: str) -> dict[str, str]:
+    """The sections of a document that has one for each alarm, rule or error, by their headings."""
+    listed = _SECTIONS.search((DOCS / f"{name}.md").read_text(encoding="utf-8"))
+    assert listed, f"docs/{name}.md has no sections"
+    parts = re.split(r"^### (.+)\n", listed[1], flags=re.MULTILINE)
+    return {head: text.strip() for head, text in zip(parts[1::2], parts[2::2], strict=True)}
 
 
-def _relink(text: str) -> str:
-    """Links of a page in docs, from a page in generated."""
-    text = re.sub(r"\]\((?=\w)", "](../", text)
-    return re.sub(r"\]\(#", "](../diagnose.md#", text)
+def described() -> dict[str, str]:
+    """A page for every alarm, rule and error: its section, with what its code says."""
+    more = {
+        "alarms": {
+            name: (f"Alarm: {rule.title[:1].lower()}{rule.title[1:]}", "", "")
+            for name, rule in ALARMS.items()
+        },
+        "rules": {
+            rule.name: (f"Rule: {rule.name}", f"**Found** if {cell(rule.text)}.", "")
+            for rule in RULES
+        },
+        "errors": {kind.__name__: (kind.__name__, *_raised(kind)) for kind in _error_classes()},
+    }
+    whole = {
+        "alarms": "Raised by [a monitor](../../monitor.md), which logs it as `{0}`. "
+        "[All alarms](../../alarms.md), and how they begin and end.",
+        "rules": "A rule of [a diagnosis](../../diagnose.md). [All rules](../../rules.md).",
+        "errors": "`rankscope.errors.{0}`. [All errors](../../errors.md).",
+    }
+    pages = {}
+    for name in PAGED:
+        for head, text in sections(name).items():
+            title, said, shown = more[name][head]
+            body = re.sub(r"\]\((?=[\w#])", lambda _: "](../../", text)
+            body = body.replace("](../../http", "](http").replace(
+                "](../../#", f"](../../{name}.md#"
+            )
+            meaning, _, rest = body.partition("\n\n")
+            parts = (f"# {title}", meaning, said, rest, shown, "---", whole[name].format(head))
+            pages[f"{name}/{page_name(head)}"] = "\n\n".join(filter(None, parts)) + "\n"
+    return pages
+
+
+def page_name(head: str) -> str:
+    """The file of a page, and the anchor of the heading on GitHub.
+
+    >>> page_name("depth collapse"), page_name("ShapeError")
+    ('depth-collapse', 'shapeerror')
+    """
+    return head.lower().replace(" ", "-")
+
+
+def without_sections(name: str, text: str) -> str:
+    """A document whose sections are pages: the list of them in their place."""
+    listed = "\n".join(f"generated/{name}/{page_name(head)}" for head in sections(name))
+    toctree = f"```{{toctree}}\n:hidden:\n\n{listed}\n```\n\n"
+    return _SECTIONS.sub(lambda _: toctree, text)
+
+
+def link_sections(docname: str, text: str) -> str:
+    """Links to sections that are pages of their own lead there."""
+    if docname in PAGED:
+        text = text.replace("](#", f"]({docname}.md#")
+    known = {f"{name}.md#{page_name(head)}" for name in PAGED for head in sections(name)}
+
+    def link(match: re.Match[str]) -> str:
+        up, name, anchor = match.groups()
+        if f"{name}.md#{anchor}" not in known:
+            return match[0]
+        return f"]({up}generated/{name}/{anchor}.md)"
+
+    return re.sub(rf"\]\(((?:\.\./)*)({'|'.join(PAGED)})\.md#([\w-]+)\)", link, text)
 
 
 def _error_classes() -> Iterator[type]:
@@ -272,20 +320,12 @@ def _error_classes() -> Iterator[type]:
             yield value
 
 
-def error_page() -> str:
-    """Every error under a heading of its own, with an example that raises it."""
-    sections = []
-    for kind in _error_classes():
-        bases = ", ".join(f"`{base.__name__}`" for base in kind.__bases__)
-        sections.append(f"## {kind.__name__}\n\nA kind of {bases}. {markdown(kind.__doc__ or '')}")
-    tree = markdown(inspect.getdoc(errors) or "")
-    return (
-        "# Errors\n\nA message says what was got, what was expected, and what to do. On the "
-        "command line it is one sentence, and the exit code is 2. In Python, `except "
-        f"rankscope.errors.RankscopeError` catches all of them.\n\n{tree}\n\n"
-        + "\n\n".join(sections)
-        + "\n"
-    )
+def _raised(kind: type) -> tuple[str, str]:
+    """The classes an error belongs to, and what raises it, from its docstring."""
+    bases = ", ".join(f"`{base.__name__}`" for base in kind.__bases__)
+    blocks = re.split(r"\n\s*\n", inspect.getdoc(kind) or "")
+    examples = [markdown(block) for block in blocks if block.lstrip().startswith(">>>")]
+    return f"A kind of {bases}.", "\n\n".join(["## Example", *examples] if examples else [])
 
 
 # Tables of the landing page.

@@ -15,7 +15,7 @@ def main() -> None:
     try:
         from rankscope.cli import main
     except MissingPackageError as error:
-        print(f"rankscope: {error}", file=sys.stderr)
+        print(f"rankscope: {error}", *error.__notes__, sep="\n  ", file=sys.stderr)
         sys.exit(error.exit_code)
 
     signal.signal(signal.SIGINT, before)

@@ -13,16 +13,30 @@ RankscopeError                 base class of all errors raised by rankscope
     └── VerificationError      our network and the original give different outputs
 """
 
+from rankscope.version import documentation
+
 _LONGEST = 2000  # characters of a message, which may quote a long input
 
 
 class RankscopeError(Exception):
-    """Base class of all errors raised by rankscope; the command line prints one sentence."""
+    """Base class of all errors raised by rankscope; the command line prints one sentence.
+
+    >>> import rankscope
+    >>> try:
+    ...     rankscope.load("./no/such/folder")
+    ... except rankscope.errors.RankscopeError as error:
+    ...     print(type(error).__name__)
+    SourceError
+
+    A note, which Python prints below the message, names the page about the class of the error.
+    """
 
     exit_code = 2
 
     def __init__(self, message: object = "") -> None:
         super().__init__(printable(str(message)))
+        ours = (kind.__name__ for kind in type(self).__mro__ if kind.__module__ == __name__)
+        self.add_note(f"See {documentation('errors', next(ours))}")
 
 
 def printable(message: str) -> str:
@@ -80,11 +94,25 @@ class KindError(RankscopeError, TypeError):
 
 
 class MissingPackageError(RankscopeError, ImportError):
-    """An optional package is not installed; the message says how to install it."""
+    """An optional package is not installed; the message says how to install it.
+
+    >>> from rankscope.errors import MissingPackageError
+    >>> issubclass(MissingPackageError, ImportError)
+    True
+    """
 
 
 class ModelError(RankscopeError, ValueError):
-    """A model that rankscope does not support."""
+    """A model that rankscope does not support.
+
+    >>> import torch
+    >>> from rankscope import trace
+    >>> layer = torch.nn.TransformerEncoderLayer(8, 2, batch_first=True)
+    >>> encoder = torch.nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
+    >>> trace(encoder, torch.randn(1, 3, 8), metrics=["attention_entropy"])
+    Traceback (most recent call last):
+    rankscope.errors.ModelError: attention metrics need a rankscope Network or ...
+    """
 
 
 class BlocksNotFoundError(ModelError):
@@ -99,7 +127,15 @@ class BlocksNotFoundError(ModelError):
 
 
 class UnsupportedModelError(ModelError):
-    """No family for the architecture of a model; ``trace`` still works."""
+    """No family for the architecture of a model; ``trace`` still works.
+
+    >>> import transformers
+    >>> from rankscope import load
+    >>> small = transformers.FNetConfig(vocab_size=9, hidden_size=8, intermediate_size=16)
+    >>> load(transformers.FNetModel(small))
+    Traceback (most recent call last):
+    rankscope.errors.UnsupportedModelError: layer 1 (FNetLayer): its attention is not ...
+    """
 
 
 class SourceError(ModelError):
@@ -113,4 +149,10 @@ class SourceError(ModelError):
 
 
 class VerificationError(ModelError):
-    """Our network and the original give different outputs."""
+    """Our network and the original give different outputs.
+
+    >>> from rankscope.models.families import Verification
+    >>> Verification("BERT", errors=(1e-7, 0.5), tolerance=1e-4).check()
+    Traceback (most recent call last):
+    rankscope.errors.VerificationError: BERT: our layer 2 differs from the original by ...
+    """

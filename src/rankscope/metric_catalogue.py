@@ -32,6 +32,10 @@ _LOGARITHM: Final = "log10_"
 class Metric:
     """One metric: its title, its meaning, its axis, and how a trace computes it.
 
+    >>> from rankscope.metric_catalogue import Metric
+    >>> Metric("gap", "Spectral gap", symbol="1 − |λ₂|", meaning="0 = no mixing").scale
+    'linear'
+
     ``meaning`` fits on one line of a chart, ``definition`` is for pages and documentation. On the
     scale ``exponent`` the values are base-10 logarithms, and the axis is labelled with powers of
     ten. ``collapse`` is the direction of the values as tokens become alike; empty if neither.

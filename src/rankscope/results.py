@@ -68,7 +68,8 @@ class Finding:
     ``rule`` states the criterion with its thresholds. ``figure`` is the number it is applied to,
     ``layer`` where the criterion is met or closest, and ``part`` the component that causes it. It
     is met in ``found_in`` of ``samples``. ``module`` is the path of the responsible weight in the
-    original model; ``cause`` explains why, ``remedy`` says what was tried and its effect.
+    original model; ``cause`` explains why, ``remedy`` says what was tried and its effect. ``url``
+    is the page that explains the rule.
     """
 
     kind: str
@@ -83,6 +84,7 @@ class Finding:
     module: str = ""
     cause: str = ""
     remedy: str = ""
+    url: str = ""
 
 
 @checked
@@ -242,11 +244,23 @@ __all__ = ["read", "write"]
 
 @checked
 def write(result: Result, path: str | Path) -> Path:
-    """Write a whole result; equal results make equal files."""
+    """Write a whole result; equal results make equal files.
+
+    >>> from rankscope import results
+    >>> from rankscope.experiments import run
+    >>> results.write(run("D8"), "d8.parquet").name
+    'd8.parquet'
+    """
     return result.save(path)
 
 
 @checked
 def read(path: str | Path) -> Result:
-    """A result as written by ``write``."""
+    """A result as written by ``write``.
+
+    >>> from rankscope import results
+    >>> from rankscope.experiments import run
+    >>> results.read(results.write(run("D8"), "d8.parquet")).verdict
+    'holds'
+    """
     return Result.load(path)

@@ -140,7 +140,13 @@ FROM_PANDAS[:] = [_from_pandas]
 
 @checked
 def stack(tables: Iterable[pl.DataFrame]) -> pl.DataFrame:
-    """Concatenate tables; columns that a table lacks are null."""
+    """Concatenate tables; columns that a table lacks are null.
+
+    >>> from rankscope import tables
+    >>> ranks = tables.frame({"layer": [1], "metric": ["rank"], "value": [2.0]})
+    >>> tables.stack([ranks, tables.frame({"metric": ["loss"], "value": [0.5]})])["layer"].to_list()
+    [1, None]
+    """
     parts = list(tables)
     if not parts:
         raise InputError("there is no table to stack; give at least one.")
@@ -179,7 +185,7 @@ def check_kinds(table: pl.DataFrame | pl.LazyFrame, numbers: Sequence[str] = ())
 
     >>> check_kinds(pl.DataFrame({"value": ["a"]}))
     Traceback (most recent call last):
-    rankscope.errors.KindError: the column 'value' holds String, expected numbers.
+    rankscope.errors.KindError: the column 'value' holds String, expected numbers. ...
 
     ``numbers`` are more columns that must hold numbers.
     """
@@ -389,7 +395,13 @@ def write(
     provenance: Mapping[str, Any],
     more: Mapping[str, str] | None = None,
 ) -> Path:
-    """Write a table as Parquet, with its provenance and ``more`` in the file's metadata."""
+    """Write a table as Parquet, with its provenance and ``more`` in the file's metadata.
+
+    >>> from rankscope import tables
+    >>> ranks = tables.frame({"metric": ["rank"], "value": [2.0]})
+    >>> tables.write(ranks, "ranks.parquet", {"seed": 0}).name
+    'ranks.parquet'
+    """
     try:
         noted = {PROVENANCE: json.dumps(dict(provenance)), **(more or {})}
     except (TypeError, ValueError, RecursionError) as error:
@@ -453,6 +465,12 @@ def _footer(content: bytes) -> int:
 def write_csv(table: pl.DataFrame, path: str | Path) -> Path:
     """Write a table as CSV, without provenance.
 
+    >>> from rankscope import tables
+    >>> ranks = tables.frame({"metric": ["rank"], "value": [2.0]})
+    >>> print(tables.write_csv(ranks, "ranks.csv").read_text())
+    metric,value
+    rank,2.0
+
     Numbers round-trip exactly; missing values are empty.
     """
     buffer = io.BytesIO()
@@ -465,7 +483,14 @@ def write_csv(table: pl.DataFrame, path: str | Path) -> Path:
 
 @checked
 def read(path: str | Path) -> tuple[pl.DataFrame, dict[str, Any]]:
-    """Read a table written by ``write``, and its provenance."""
+    """Read a table written by ``write``, and its provenance.
+
+    >>> from rankscope import tables
+    >>> ranks = tables.frame({"metric": ["rank"], "value": [2.0]})
+    >>> table, provenance = tables.read(tables.write(ranks, "ranks.parquet", {"seed": 0}))
+    >>> table["value"].to_list(), provenance
+    ([2.0], {'seed': 0})
+    """
     table, written = from_parquet(path)
     try:
         provenance = json.loads(written.get(PROVENANCE, "null"))

@@ -46,15 +46,16 @@ def rankscope(
 
 @pytest.fixture
 def refuses(rankscope) -> Callable[..., str]:
-    """Run a command that must end in one sentence and exit code 2; the sentence."""
+    """Run a command that must end with exit code 2 and one sentence, which is returned."""
 
     def run(*arguments: str) -> str:
         got = rankscope(*arguments)
         assert got.returncode == 2, got.stdout
         assert got.stdout == ""
         assert got.stderr.startswith("rankscope: ")
-        assert len(got.stderr.strip().splitlines()) == 1
-        return got.stderr
+        sentence, *notes = got.stderr.splitlines(keepends=True)
+        assert [note.partition("#")[0] for note in notes] in ([], ["  See docs/errors.md"])
+        return sentence
 
     return run
 

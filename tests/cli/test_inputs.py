@@ -110,7 +110,8 @@ def test_the_answer_comes_before_files_that_cannot_be_written(rankscope, monkeyp
     told = json.loads(got.stdout)
     assert told["id"] == "trace"
     path = told["files"]["table"]
-    assert got.stderr == f"rankscope: {path} cannot be written: No space left on device.\n"
+    sentence = f"rankscope: {path} cannot be written: No space left on device."
+    assert got.stderr.splitlines() == [sentence, "  See docs/errors.md#inputerror"]
     assert list(Path("out").iterdir()) == []
 
 

@@ -48,7 +48,7 @@ def checked(thing: Thing) -> Thing:
     ...     return text * times
     >>> repeat("ab", times=None)
     Traceback (most recent call last):
-    rankscope.errors.KindError: repeat: times=None is a NoneType, expected a whole number.
+    rankscope.errors.KindError: repeat: times=None is a NoneType, expected a whole number. ...
 
     Of a class, the constructor and every public method are checked. Where numbers are expected,
     NumPy's arrive as Python's; a column of a pandas or polars frame arrives as a list. A call with

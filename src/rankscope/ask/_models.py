@@ -419,7 +419,12 @@ SMALL: Final = Model("small", trained_here=True)
 
 
 def built_in(*names: str) -> tuple[Model, ...]:
-    """Built-in architectures with random weights."""
+    """Built-in architectures with random weights.
+
+    >>> from rankscope.ask import built_in
+    >>> [model.name for model in built_in("bert-base", "gpt2")]
+    ['bert-base (init)', 'gpt2 (init)']
+    """
     unknown = [name for name in names if name not in BUILTIN]
     if unknown:
         raise InputError(f"{unknown[0]} is not built in; choose {', '.join(BUILTIN)}.")

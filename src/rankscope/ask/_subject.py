@@ -55,6 +55,13 @@ class Origin:
 class Subject:
     """A network, its input, the tokens that are measured, and a title.
 
+    >>> import torch
+    >>> from rankscope import Network, Spec
+    >>> from rankscope.ask import Subject
+    >>> subject = Subject(Network.random(Spec(2, 2, 8), seed=0), torch.randn(1, 5, 8), title="Mine")
+    >>> subject.name, subject.network.spec.layers
+    ('Mine', 2)
+
     ``measured`` excludes tokens from the measurements that the network still sees (such as CLS).
     ``about`` describes the subject for the provenance.
     """
@@ -331,7 +338,14 @@ def network_subject(
     called: str = "",
     about: Mapping[str, str] | None = None,
 ) -> Subject:
-    """A network and texts in random embeddings, determined by ``seed``."""
+    """A network and texts in random embeddings, determined by ``seed``.
+
+    >>> from rankscope import Network, Spec
+    >>> from rankscope.ask import network_subject
+    >>> subject = network_subject(Network.random(Spec(2, 2, 8), seed=0), ["It rains."], length=6)
+    >>> subject.x.shape
+    torch.Size([1, 6, 8])
+    """
     first, width = next(network.parameters()), network.spec.width
     x, token_mask = embed(texts, width, length=length, seed=seed, dtype=first.dtype)
     x = x * network.spec.embedding_scale

@@ -56,7 +56,7 @@ def root(
 
 
 def main() -> None:
-    """Run a command; every error becomes one sentence and an exit code."""
+    """Run a command; every error becomes one sentence, with its page below, and an exit code."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")  # e.g. a terminal without ‖
@@ -75,7 +75,7 @@ def main() -> None:
             sys.exit(error.exit_code)
         _fail(f"{message}; see 'rankscope --help'.", error.exit_code)
     except RankscopeError as error:
-        _fail(str(error), error.exit_code)
+        _fail(str(error), error.exit_code, *error.__notes__)
     except OSError as error:
         where = "" if error.filename is None else f": {error.filename}"
         _fail(f"{error.strerror or error}{where}.", 2)
@@ -109,6 +109,6 @@ def _internal_error(error: BaseException) -> tuple[str, int]:
     return f"Internal error: {description.rstrip('.')}; please report it.{location}", 1
 
 
-def _fail(message: str, code: int) -> None:
-    print_error(printable(message))
+def _fail(message: str, code: int, *notes: str) -> None:
+    print_error(printable(message), *map(printable, notes))
     sys.exit(code)

@@ -25,9 +25,11 @@ def print_list(lines: Mapping[str, str]) -> None:
         print(_wrapped(f"{name:<{margin}}{words}", sys.stdout, margin))
 
 
-def print_error(sentence: str) -> None:
-    """Print a sentence to standard error; in a terminal, it wraps between words only."""
+def print_error(sentence: str, *notes: str) -> None:
+    """Print a sentence to standard error, with notes below; it wraps between words only."""
     print(_wrapped(f"rankscope: {sentence}", sys.stderr), file=sys.stderr)
+    for note in notes:
+        print(f"  {without_controls(note)}", file=sys.stderr)
 
 
 def without_controls(line: str) -> str:

@@ -46,7 +46,13 @@ class Traceable(Protocol):
 @checked
 @dataclass(frozen=True)
 class Entry:
-    """One experiment: its id, texts and options; see ``kit``."""
+    """One experiment: its id, texts and options; see ``kit``.
+
+    >>> from rankscope.experiments import entry
+    >>> claim = entry("D8")
+    >>> claim.kind, claim.source
+    ('claim', 'Dong et al. 2021, figure 5')
+    """
 
     id: str
     kind: Kind
@@ -213,13 +219,23 @@ CATALOGUE: Final[dict[str, Entry]] = {entry.id: entry for entry in ENTRIES}
 
 @checked
 def entries(kind: Kind) -> dict[str, Entry]:
-    """All entries of one kind, by id."""
+    """All entries of one kind, by id.
+
+    >>> from rankscope.experiments import entries
+    >>> "D8" in entries("claim"), "diagnose" in entries("question")
+    (True, True)
+    """
     return {entry.id: entry for entry in ENTRIES if entry.kind == kind}
 
 
 @checked
 def entry(id_: str, kind: Kind | None = None) -> Entry:
-    """The entry of an id, ignoring case; raises if it is unknown."""
+    """The entry of an id, ignoring case; raises if it is unknown.
+
+    >>> from rankscope.experiments import entry
+    >>> entry("d8").id
+    'D8'
+    """
     known = CATALOGUE if kind is None else entries(kind)
     by_lower = {name.lower(): name for name in known}
     if id_.lower() not in by_lower:

@@ -15,8 +15,8 @@ from rankscope.core.theory import thresholds
 from rankscope.monitor._history import History, StepRecord
 from rankscope.monitor._names import MONITORED
 from rankscope.numerals import plural, short, span_of
+from rankscope.version import documentation
 
-PAGE: Final = "docs/alarms.md"
 _FALLEN_GRADIENT: Final = 3.0
 """Fall of the gradients of queries and keys from which on a sentence mentions it."""
 
@@ -84,8 +84,8 @@ class Rule:
 
     @property
     def url(self) -> str:
-        """The section of the documentation about this rule."""
-        return f"{PAGE}#{self.name}"
+        """The page of the documentation about this rule."""
+        return documentation("alarms", self.name)
 
 
 RULES: Final[dict[str, Rule]] = {}

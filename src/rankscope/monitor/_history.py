@@ -45,6 +45,10 @@ Place = tuple[str, int | None]
 class Alarm:
     """A rule that is met: where and when first, in a sentence with its figures.
 
+    >>> from rankscope.monitor import Alarm
+    >>> Alarm("rank-collapse", step=1200, layer=9, value=0.04, sentence="…").ended is None
+    True
+
     ``value`` is the figure it is about, ``url`` the page that explains the rule. ``ended`` is the
     step at which it was no longer met; None while it is.
     """
@@ -81,6 +85,14 @@ class StepRecord:
 @dataclass
 class History:
     """The records of a run in the order of their steps, its alarms, and facts about the run.
+
+    >>> import tempfile, torch
+    >>> from rankscope import Monitor, Network, Spec
+    >>> net = Network.random(Spec(2, 2, 8), seed=0)
+    >>> with Monitor(net, torch.randn(4, 5, 8), folder=tempfile.mkdtemp()) as monitor:
+    ...     pass
+    >>> monitor.history.layers, monitor.history.baseline.step, monitor.history.alarms
+    (2, 0, [])
 
     The first record is the baseline. ``predicted`` has the 10 to 90 % band of random networks of
     the model's design, by metric and layer. ``facts`` describe model, probe and precision;
@@ -269,6 +281,10 @@ def _entry(record: StepRecord) -> dict[str, Any]:
 class RunReader:
     """Reads a run, also one that is going on, again and again at the cost of what is new.
 
+    >>> from rankscope.monitor import RunReader
+    >>> RunReader("no-run-yet").has_begun()
+    False
+
     ``run`` is the folder of a run or its Parquet file.
     """
 
@@ -356,6 +372,15 @@ class RunReader:
 
 def read_run(run: str | Path) -> History:
     """The history of a run, also of one that is going on or was killed.
+
+    >>> import tempfile, torch
+    >>> from rankscope import Monitor, Network, Spec
+    >>> from rankscope.monitor import read_run
+    >>> net = Network.random(Spec(2, 2, 8), seed=0)
+    >>> with Monitor(net, torch.randn(4, 5, 8), folder=tempfile.mkdtemp()) as monitor:
+    ...     folder = monitor.folder
+    >>> len(read_run(folder).records)
+    1
 
     ``run`` is its folder or its Parquet file.
     """

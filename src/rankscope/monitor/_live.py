@@ -53,6 +53,18 @@ def paused() -> Iterator[None]:
 class LiveWatch:
     """Listens to the outputs of blocks on training batches.
 
+    >>> import torch
+    >>> from rankscope import Network, Spec
+    >>> from rankscope.monitor import LiveWatch
+    >>> net = Network.random(Spec(2, 2, 8), seed=0).train()
+    >>> watch = LiveWatch(net.blocks)
+    >>> watch.start(2)
+    >>> watch.arm()
+    >>> _ = net(torch.randn(1, 5, 8))
+    >>> sorted(watch.values())
+    [('live/max', 1), ('live/max', 2), ('live/rms', 1), ('live/rms', 2)]
+    >>> watch.stop()
+
     ``compiled`` says whether the blocks are, or will be, part of compiled code; by default they
     are if ``torch.compile`` was called in this process. With ``distributed``, ``values`` covers
     the batches of all processes of ``group``, if ``torch.distributed`` is initialised; then all of

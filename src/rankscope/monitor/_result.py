@@ -65,7 +65,12 @@ class Course:
 
 
 def run_result(history: History) -> Result:
-    """The result of a run so far: its alarms, when and where they began, maps and curves."""
+    """The result of a run so far: its alarms, when and where they began, maps and curves.
+
+    >>> from rankscope.monitor import History, run_result
+    >>> run_result(History({"layers": 2})).headline.text
+    'Nothing was recorded yet'
+    """
     alarms = sorted(history.alarms, key=lambda alarm: alarm.step)
     courses = [course for name in _measured(history) for course in _courses(history, name)]
     costs = _finite(history, OVERHEAD)
@@ -97,7 +102,12 @@ def run_result(history: History) -> Result:
 
 
 def write_report(history: History, path: str | Path) -> Path:
-    """Write the page of a run as one HTML file, which needs no other file and no network."""
+    """Write the page of a run as one HTML file, which needs no other file and no network.
+
+    >>> from rankscope.monitor import History, write_report
+    >>> write_report(History({"layers": 2}), "run.html").name
+    'run.html'
+    """
     from rankscope.show import report
 
     return report.write_html(report.page(run_result(history)), path)
@@ -275,7 +285,7 @@ def _entries(history: History, alarms: Sequence[Alarm]) -> tuple[Metric, ...]:
 
 
 def _alarm_part(alarms: Sequence[Alarm]) -> Part:
-    pages = sorted({alarm.url.partition("#")[0] for alarm in alarms if alarm.url})
+    pages = list(dict.fromkeys(alarm.url for alarm in alarms if alarm.url))
     rows = []
     for number, alarm in enumerate(alarms, start=1):
         ended = "no" if alarm.ended is None else f"at step {alarm.ended:,}"

@@ -20,7 +20,12 @@ _CHOOSING: Final = threading.Lock()
 
 @dataclass(frozen=True)
 class Progress:
-    """Progress of a sweep, ``seconds`` after its start."""
+    """Progress of a sweep, ``seconds`` after its start.
+
+    >>> from rankscope.run import Progress
+    >>> Progress(total=8, before=2, done=5, failed=0, left=3, seconds=12.0).left
+    3
+    """
 
     total: int  # distinct runs of the grid
     before: int  # runs that were done at the start

@@ -45,7 +45,12 @@ Work = Callable[[Run], Any]
 
 @dataclass(frozen=True)
 class RunOutcome:
-    """The outcome of one run: its result or an error."""
+    """The outcome of one run: its result or an error.
+
+    >>> from rankscope.run import Run, RunOutcome
+    >>> RunOutcome(Run("0123456789ab", "trace", {}, {}), error="out of memory").attempts
+    1
+    """
 
     run: Run
     result: Any = None  # the value that the work returned: for a sweep, a table
@@ -60,6 +65,10 @@ class RunOutcome:
 class Engine(Protocol):
     """Executes runs and yields each outcome as soon as it is available, in any order.
 
+    >>> from rankscope.run import Engine, Inline
+    >>> isinstance(Inline(), Engine)
+    True
+
     ``runs`` is consumed as workers become free. ``close`` stops all remaining runs.
     """
 
@@ -70,7 +79,13 @@ class Engine(Protocol):
 
 @checked
 class Inline:
-    """Execute runs in this process: for a few runs, or for a debugger."""
+    """Execute runs in this process: for a few runs, or for a debugger.
+
+    >>> from rankscope.run import Inline, Run
+    >>> (outcome,) = Inline().outcomes([Run("0123456789ab", "trace", {}, {})], lambda run: run.key)
+    >>> outcome.result
+    '0123456789ab'
+    """
 
     def outcomes(self, runs: Iterable[Run], work: Work) -> Iterator[RunOutcome]:
         """Yield each run's outcome, in the order of the runs."""

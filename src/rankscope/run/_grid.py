@@ -51,6 +51,11 @@ class Axis:
 class Grid:
     """Fields that all runs share, and axes; ``name`` is the file name, used in errors.
 
+    >>> from rankscope.run import read_grid
+    >>> grid = read_grid({"axes": {"layers": [2, 4], "seed": [0, 1, 2]}})
+    >>> len(grid), grid.axis_names
+    (6, ('layers', 'seed'))
+
     Paths are relative to ``folder``.
     """
 

@@ -26,6 +26,11 @@ _START_FAILURES: Final = 3
 class Processes:
     """``workers`` processes (default: one per core) with ``threads`` threads each.
 
+    >>> from rankscope.run import Processes
+    >>> engine = Processes(workers=4, threads=1)
+    >>> engine.workers, engine.retries
+    (4, 2)
+
     A run whose worker dies is repeated up to ``retries`` times before it counts as failed.
     """
 

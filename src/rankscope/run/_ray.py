@@ -29,6 +29,11 @@ _CONNECT_WITHIN: Final = 10.0
 class RayEngine:
     """Execute runs as tasks of the Ray cluster at ``address`` (default: a new local one).
 
+    >>> from rankscope.run import RayEngine
+    >>> engine = RayEngine(cpus=2, memory=8)
+    >>> engine.cpus, engine.memory == 8 * 2**30
+    (2, True)
+
     Each task requests ``cpus``, ``gpus`` and ``memory`` (in GiB), and is repeated up to ``retries``
     times if its worker or node dies. At most ``outstanding`` tasks are queued or running. Needs
     ``pip install "rankscope[ray]"``, and the same version of rankscope on every node.

@@ -38,7 +38,13 @@ Begin = Callable[[str], OnStep]
 @checked
 @dataclass(frozen=True)
 class Reproduction:
-    """The outcome of one claim: its result and files, or the failure in ``run``."""
+    """The outcome of one claim: its result and files, or the failure in ``run``.
+
+    >>> from rankscope.run import reproduce
+    >>> claim, *_ = reproduce(["D8"], "out")
+    >>> claim.entry.id, sorted(claim.files)
+    ('D8', ['page', 'table'])
+    """
 
     entry: Entry
     run: ClaimRun
@@ -50,7 +56,12 @@ class Reproduction:
 @checked
 @dataclass(frozen=True, repr=False)
 class Reproductions(Tabular, Sequence[Reproduction]):
-    """The outcomes of several claims: one ``Reproduction`` per run, in order."""
+    """The outcomes of several claims: one ``Reproduction`` per run, in order.
+
+    >>> from rankscope.run import reproduce
+    >>> reproduce(["D8"], "out").table.select("claim", "verdict").rows()
+    [('D8', 'holds')]
+    """
 
     runs: tuple[Reproduction, ...]
 

@@ -147,6 +147,12 @@ def _move_aside(folder: Path, path: Path) -> str:
 def table(folder: str | Path) -> pl.LazyFrame:
     """All results of the latest grid: columns ``run``, the axes, then those of the long table.
 
+    >>> from rankscope.run import sweep, table
+    >>> asked = {"heads": 1, "width": 8, "length": 4, "samples": 1, "axes": {"layers": [1, 2]}}
+    >>> _ = sweep(asked, "depths", engine="inline")
+    >>> table("depths").collect()["layers"].unique().sort().to_list()
+    [1, 2]
+
     Rows are in the grid's order. If an axis has the name of a column of the long table, that
     column is renamed to ``<name>_in_run``. Results of runs that are not in the grid any more are
     excluded. The sweep may still be running: the table has the runs that are done. A file whose

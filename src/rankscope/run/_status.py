@@ -19,7 +19,15 @@ RECENT: Final = 300.0
 
 @dataclass(frozen=True)
 class Status:
-    """The number of runs that are done, failed and left, and the speed."""
+    """The number of runs that are done, failed and left, and the speed.
+
+    >>> from rankscope.run import status, sweep
+    >>> asked = {"heads": 1, "width": 8, "length": 4, "samples": 1, "axes": {"layers": [1, 2]}}
+    >>> _ = sweep(asked, "depths", engine="inline")
+    >>> found = status("depths")
+    >>> found.done, found.failed, found.left
+    (2, 0, 0)
+    """
 
     total: int  # runs of the latest grid
     done: int
@@ -61,7 +69,14 @@ class Status:
 
 @checked
 def status(folder: str | Path) -> Status:
-    """The progress of the sweep in a folder, without reading any result."""
+    """The progress of the sweep in a folder, without reading any result.
+
+    >>> from rankscope.run import status, sweep
+    >>> asked = {"heads": 1, "width": 8, "length": 4, "samples": 1, "axes": {"layers": [1, 2]}}
+    >>> _ = sweep(asked, "depths", engine="inline")
+    >>> status("depths").done
+    2
+    """
     with Store(Path(folder), "sweep") as store:
         wanted = list(dict.fromkeys(key for key, _ in store.points()))
         done = store.results().keys()
@@ -86,7 +101,13 @@ def status(folder: str | Path) -> Status:
 @checked
 @dataclass(frozen=True)
 class ClaimRun:
-    """One run of a claim; its result is in the file ``<stem>.parquet``."""
+    """One run of a claim; its result is in the file ``<stem>.parquet``.
+
+    >>> from rankscope.run import reproduce
+    >>> claim, *_ = reproduce(["D8"], "out")
+    >>> claim.run.id, claim.run.scale, claim.run.judgement.verdict
+    ('D8', 'quick', 'holds')
+    """
 
     id: str
     stem: str  # what its files are called; nothing if it failed to run
@@ -167,7 +188,13 @@ def over_seeds(runs: Sequence[ClaimRun]) -> list[ClaimSeries]:
 
 @checked
 def claim_runs(folder: str | Path) -> list[ClaimRun]:
-    """All runs of claims whose files exist, and failures; the latest is last."""
+    """All runs of claims whose files exist, and failures; the latest is last.
+
+    >>> from rankscope.run import claim_runs, reproduce
+    >>> _ = reproduce(["D8"], "out")
+    >>> [run.id for run in claim_runs("out")]
+    ['D8']
+    """
     if not (Path(folder) / NAME).is_file():
         return []
     with Store(Path(folder), "reproduce") as store:

@@ -54,7 +54,12 @@ _SEALED: Final = {"meta": "name != 'seal'", "points": "1", "runs": "1"}
 @checked
 @dataclass(frozen=True)
 class RunRecord:
-    """The record of a finished run: its file or its error."""
+    """The record of a finished run: its file or its error.
+
+    >>> from rankscope.run import RunRecord
+    >>> RunRecord("0123456789ab", "trace", {"axes": {"layers": 2}}, ended=0.0).axes
+    {'layers': 2}
+    """
 
     key: str
     experiment: str

@@ -45,7 +45,13 @@ _MOST_SHOWN: Final = 5
 @checked
 @dataclass(frozen=True)
 class SweepPlan:
-    """A grid and the run at each of its points; several points may have the same run."""
+    """A grid and the run at each of its points; several points may have the same run.
+
+    >>> from rankscope.run import plan, read_grid
+    >>> planned = plan(read_grid({"heads": 1, "width": 8, "axes": {"seed": [0, 1]}}))
+    >>> len(planned.runs), planned.merged
+    (2, 0)
+    """
 
     grid: Grid
     points: tuple[Run, ...]
@@ -143,6 +149,11 @@ def _located(location: str) -> Iterator[None]:
 def execute(run: Run) -> "pl.DataFrame":
     """Execute one run in this process, and return the table of its result.
 
+    >>> from rankscope.run import execute, plan, read_grid
+    >>> asked = {"heads": 1, "width": 8, "length": 4, "samples": 1, "axes": {"layers": [1]}}
+    >>> execute(plan(read_grid(asked)).runs[0])["layer"].max()
+    1
+
     Its inputs must not have changed since the plan was made: an edited text, or another version of
     rankscope on a node, would store results under a wrong key.
     """
@@ -159,6 +170,10 @@ def execute(run: Run) -> "pl.DataFrame":
 @dataclass(frozen=True)
 class SweepEstimate:
     """Total time of all runs and of the longest, in seconds, and memory of the largest in bytes.
+
+    >>> from rankscope.run import SweepEstimate
+    >>> SweepEstimate(runs=100, seconds=600.0, longest=20.0).in_words(workers=4)
+    'about 10 minutes of work, 2 minutes with 4 workers (within a factor of three)'
 
     ``unknown`` of the ``runs`` have no estimate; they are not in the sums.
     """
@@ -210,7 +225,14 @@ def estimate(runs: Sequence[Run]) -> SweepEstimate:
 @checked
 @dataclass(frozen=True, repr=False)
 class Sweep(Tabular, Progress):
-    """The outcome of a sweep: its counts, failures and results."""
+    """The outcome of a sweep: its counts, failures and results.
+
+    >>> from rankscope.run import sweep
+    >>> asked = {"heads": 1, "width": 8, "length": 4, "samples": 1, "axes": {"layers": [1, 2]}}
+    >>> found = sweep(asked, "depths", engine="inline")
+    >>> found.total, len(found.failures), found.table["run"].n_unique()
+    (2, 0, 2)
+    """
 
     folder: Path = Path()
     merged: int = 0  # points of the grid whose run is a duplicate

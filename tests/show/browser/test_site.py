@@ -18,16 +18,17 @@ from urllib.parse import unquote, urlsplit
 import pytest
 
 import rankscope
+from rankscope import version
 from rankscope.cli import app
 from rankscope.errors import RankscopeError
 from rankscope.experiments.catalogue import entries
 from rankscope.experiments.diagnosis import RULES
 from rankscope.metric_catalogue import METRICS
+from rankscope.monitor import RULES as ALARMS
 
 from .conftest import LOCAL
 
 ROOT = Path(__file__).parents[3]
-ALARMS = ROOT / "docs" / "alarms.md"
 PARTS = ("docs", "tools", "benchmarks", "CHANGELOG.md", "CONTRIBUTING.md")
 SEEN = [
     "index",
@@ -36,6 +37,9 @@ SEEN = [
     "gallery/gemma4-init",
     "generated/metrics",
     "generated/claims/d4",
+    "generated/alarms/rank-collapse",
+    "generated/rules/depth-collapse",
+    "generated/errors/shapeerror",
     "generated/commands",
     "generated/reference/rankscope",
     "generated/notebooks/two-tokens",
@@ -195,6 +199,12 @@ def test_a_broken_link_is_seen(tmp_path):
     ]
 
 
+def test_links_have_titles_and_not_names_of_files(pages):
+    """In the sources, which are read on GitHub, a link to a document has the name of its file."""
+    named = re.compile(r'<span class="std std-(?:doc|ref)">[^<]*\.md</span>')
+    assert [path.name for path in pages if named.search(path.read_text("utf-8"))] == []
+
+
 def test_nothing_is_loaded_from_outside(pages, site):
     outside = {
         address
@@ -227,22 +237,32 @@ def test_everything_that_can_be_named_has_an_anchor(pages, site):
             and type(getattr(rankscope, name)).__name__ != "module"
         },
         f"{generated}/metrics": {name for name, metric in METRICS.items() if metric.compute},
-        f"{generated}/rules": {rule.name for rule in RULES},
-        f"{generated}/errors": {
-            kind.__name__ for kind in every_kind(RankscopeError)
-            if kind.__module__ == RankscopeError.__module__  # the lab has one for itself
-        },
         f"{generated}/commands": {
             command.name or command.callback.__name__ for command in app.registered_commands
         },
-        "alarms": set(re.findall(r"^### (.+)$", ALARMS.read_text("utf-8"), re.MULTILINE)),
     }  # fmt: skip
     for page, listed in names.items():
         assert len(listed) > 5, page
         wanted = {slug(name) for name in listed}
         assert wanted - {slug(anchor) for anchor in anchors_of(pages, site, page)} == set(), page
+
+
+def test_what_messages_link_to_has_a_page(pages, site, monkeypatch):
+    """The address in a message is made by ``documentation``, for a site that is published."""
+    monkeypatch.setattr(version, "_site", lambda: str(site))
+    kinds = {
+        kind.__name__ for kind in every_kind(RankscopeError)
+        if kind.__module__ == RankscopeError.__module__  # the lab has one for itself
+    }  # fmt: skip
+    listed = {"errors": kinds, "alarms": set(ALARMS), "rules": {rule.name for rule in RULES}}
+    for page, names in listed.items():
+        assert len(names) > 10
+        for name in names:
+            path = Path(version.documentation(page, name))
+            assert path in pages, path
+            assert len(path.read_text("utf-8").split("What to do")) > 1
     for claim in entries("claim"):
-        assert (site / generated / "claims" / f"{claim.lower()}.html").is_file()
+        assert (site / "generated" / "claims" / f"{claim.lower()}.html").is_file()
 
 
 def every_kind(kind: type) -> set[type]:
@@ -255,6 +275,9 @@ def test_the_list_for_language_models_leads_somewhere(site):
     links = re.findall(r"\]\(([^)]+)\)", text)
     assert len(links) == len(set(links)) > 80
     assert [link for link in links if not (site / link).is_file()] == []
+    lines = [line for line in text.splitlines() if line.startswith("- ")]
+    assert sum(re.search(r"\.html\): \w.{10,}", line) is not None for line in lines) > 80
+    assert " in ," not in text  # a link without words
 
 
 @pytest.mark.parametrize(("width", "scheme"), [(PHONE, "light"), (DESK, "dark")])

@@ -68,7 +68,7 @@ def test_limits_hold_on_both_sides(name):
     assert parameter.read(parameter.write(parameter.most)) == parameter.most
     above = parameter.most + (1 if isinstance(parameter, Whole) else 1e-9)
     for text in (parameter.write(above), "-1", "nan", "inf", "1e999", "", " 1", "0x2", "1_0", "²"):
-        with pytest.raises(InputError, match=rf"^{name}=.* is not an? .*\.$"):
+        with pytest.raises(InputError, match=rf"(?m)^{name}=.* is not an? .*\.$"):
             State.of([(name, text)])
 
 

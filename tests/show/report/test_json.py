@@ -57,6 +57,7 @@ def test_what_is_told_is_the_result_itself(diagnosis):
         "module": "",
         "cause": "",
         "remedy": "",
+        "url": "",
     }
     assert fields["summary"] == diagnosis.summary.to_dicts()
     assert fields["files"] == {"table": "here.parquet"}

@@ -42,7 +42,15 @@ _ROUNDING = 1e-14
 
 @checked
 def apply_norm(norm: nn.Module, state: SplitState) -> SplitState:
-    """Apply a norm to a state."""
+    """Apply a norm to a state.
+
+    >>> import torch
+    >>> from rankscope.core.deep import SplitState, apply_norm
+    >>> norm = torch.nn.RMSNorm(2, eps=0, dtype=torch.float64)
+    >>> x = torch.tensor([[[3.0, 0.0], [0.0, 5.0]]], dtype=torch.float64)
+    >>> torch.allclose(apply_norm(norm, SplitState.of(x)).tensor(), norm(x))
+    True
+    """
     rule = norm_rule(norm, state.mantissa.dtype)
     if rule is None:
         return state

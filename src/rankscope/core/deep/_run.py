@@ -77,6 +77,14 @@ def deep_states(
 ) -> Iterator[tuple[int, SplitState]]:
     """Each layer's number and its hidden state as ``1xᵀ + eˢR``; layer 0 is the input.
 
+    >>> import torch
+    >>> from rankscope import Network, Spec
+    >>> from rankscope.core.deep import deep_states
+    >>> san = Network.random(Spec.pure_attention(3, 1, 4), seed=0)
+    >>> states = deep_states(san, torch.eye(4)[None])
+    >>> [round(float(state.log_residual())) for _, state in states]
+    [0, -15, -61, -200]
+
     Float64 throughout: a network in another precision is converted, its weights being treated as
     exact, and itself left unchanged.
     """
@@ -211,7 +219,18 @@ class MixedHeads(NamedTuple):
 
 @checked
 def attend(attention: Attention, state: SplitState, visibility: Visibility) -> SplitState:
-    """Apply one attention sublayer to a state."""
+    """Apply one attention sublayer to a state.
+
+    >>> import torch
+    >>> from rankscope import Network, Spec, masks
+    >>> from rankscope.core.deep import SplitState, attend
+    >>> from rankscope.core.network import Visibility
+    >>> attention = Network.random(Spec(1, 2, 4), seed=0).double().blocks[0].attention
+    >>> x = torch.eye(4, dtype=torch.float64)[None]
+    >>> seen = Visibility.of(masks.Causal(), 4, None, x.device)
+    >>> torch.allclose(attend(attention, SplitState.of(x), seen).tensor(), attention(x, seen))
+    True
+    """
     if attention.gate is not None or attention.latent:
         part = "latent projections" if attention.gate is None else "gates on its output"
         raise UnsupportedModelError(
@@ -271,7 +290,16 @@ def _center(weights: SplitAttention, state: SplitState, visibility: Visibility) 
 
 @checked
 def apply_mlp(mlp: MLP | BareMLP, state: SplitState) -> SplitState:
-    """Apply a row-wise MLP to a state."""
+    """Apply a row-wise MLP to a state.
+
+    >>> import torch
+    >>> from rankscope import Network, Spec
+    >>> from rankscope.core.deep import SplitState, apply_mlp
+    >>> mlp = Network.random(Spec(1, 2, 4), seed=0).double().blocks[0].mlp
+    >>> state = SplitState.of(torch.eye(4, dtype=torch.float64)[None])
+    >>> torch.allclose(apply_mlp(mlp, state).tensor(), mlp(state.tensor(), None))
+    True
+    """
     if isinstance(mlp, BareMLP):
         phi = mlp.activation
         return state if phi is None else apply_activation(phi, state).recenter()
@@ -291,7 +319,14 @@ def apply_mlp(mlp: MLP | BareMLP, state: SplitState) -> SplitState:
 
 @checked
 def apply_activation(name: str, state: SplitState) -> SplitState:
-    """Apply an activation to every entry of a state."""
+    """Apply an activation to every entry of a state.
+
+    >>> import torch
+    >>> from rankscope.core.deep import SplitState, apply_activation
+    >>> x = torch.tensor([[[1.0, -2.0], [3.0, 4.0]]], dtype=torch.float64)
+    >>> torch.allclose(apply_activation("relu", SplitState.of(x)).tensor(), x.relu())
+    True
+    """
     form = activation(name).scaled
     if isinstance(form, Squared):
         root = apply_activation(form.of, state)
@@ -349,7 +384,7 @@ def _smooth_change(
     step = h * size
     # Far from zero an activation's tail changes by a factor where h·a is about 1.
     reach = step.abs() * a.abs().clamp(1.0, _TAIL).unsqueeze(1)
-    largest = float(reach.amax())
+    largest = float(reach.detach().amax())
     terms = [c.unsqueeze(1) for c in form.coefficients(a)]
     order = _order(largest, len(terms) - 1)
     out = terms[order]

@@ -33,6 +33,12 @@ _TINIEST = math.nextafter(0.0, 1.0)
 class ScaledTensor:
     """``e^log · mantissa`` with the largest entry of each sample's mantissa at ±1, or all zero.
 
+    >>> import torch
+    >>> from rankscope.core.deep import ScaledTensor
+    >>> tiny = ScaledTensor(torch.tensor([[1.0, -0.5]]), torch.tensor([-2000.0]))  # times e^−2000
+    >>> tiny.log, tiny.mantissa
+    (tensor([-2000.]), tensor([[ 1.0000, -0.5000]]))
+
     ``lost`` is the logarithm of the largest ratio of the terms of a sum to the sum so far: that
     many of the sixteen digits may be rounding errors. It is an estimate that assumes independent
     errors (see ``_doubts.py``).

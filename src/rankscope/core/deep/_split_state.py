@@ -192,7 +192,15 @@ def _first(
 
 @checked
 def add_states(*states: SplitState) -> SplitState:
-    """The sum of states of one batch, each with its own s."""
+    """The sum of states of one batch, each with its own s.
+
+    >>> import torch
+    >>> from rankscope.core.deep import SplitState, add_states
+    >>> x = torch.tensor([[[1.0, 0.0], [0.0, 1.0]]], dtype=torch.float64)
+    >>> add_states(SplitState.of(x), SplitState.of(x)).tensor()
+    tensor([[[2., 0.],
+             [0., 2.]]], dtype=torch.float64)
+    """
     if len({state.mantissa.shape for state in states}) != 1:
         shapes = ", ".join(str(tuple(state.mantissa.shape)) for state in states)
         raise ShapeError(f"states of one shape are added, got {shapes or 'none'}.")
@@ -210,6 +218,13 @@ def apply_linear(
     bias: Float[Tensor, "outputs"] | None = None,
 ) -> SplitState:
     """``X ↦ X Wᵀ + 1bᵀ``: the bias is common to all tokens.
+
+    >>> import torch
+    >>> from rankscope.core.deep import SplitState, apply_linear
+    >>> x = torch.tensor([[[1.0, 0.0], [0.0, 1.0]]], dtype=torch.float64)
+    >>> apply_linear(SplitState.of(x), 2 * torch.eye(2, dtype=torch.float64)).tensor()
+    tensor([[[2., 0.],
+             [0., 2.]]], dtype=torch.float64)
 
     The matrix is the same for all samples, or ``(batch, outputs, inputs)``, one for each.
     """

@@ -118,7 +118,12 @@ def _run(
 
 @checked
 def describe_doubts(columns: Columns) -> str:
-    """The samples of a trace that are in doubt, and from which layer on; empty if none is."""
+    """The samples of a trace that are in doubt, and from which layer on; empty if none is.
+
+    >>> from rankscope.core.deep import describe_doubts
+    >>> print(describe_doubts({"sample": [0, 0], "layer": [1, 2], "doubt": [False, True]}))
+    from layer 2 on the residuals of the sample are in doubt: ...
+    """
     if not {"sample", "layer"} <= set(columns):
         raise InputError("expected columns sample, layer and, if any figure is in doubt, doubt.")
     rows = zip(columns["sample"], columns["layer"], columns.get("doubt", ()), strict=False)

@@ -31,6 +31,12 @@ from rankscope.streams import stream_seed
 class Explicit(LengthMask):
     """Any mask for sequences of one length, as a boolean matrix: ``Explicit.of(matrix)``.
 
+    >>> import torch
+    >>> from rankscope.core.masks import Explicit
+    >>> print(Explicit.of(torch.tensor([[True, False], [True, True]])).picture(2))
+    ■ ·
+    ■ ■
+
     In a batch whose longest sequence has that length, shorter ones use the upper left corner.
     """
 
@@ -77,7 +83,13 @@ class Explicit(LengthMask):
 @checked
 @dataclass(frozen=True, repr=False)
 class EdgeList(LengthMask):
-    """Any mask for sequences of one length, as a list of edges: ``from_edges(tokens, edges)``."""
+    """Any mask for sequences of one length, as a list of edges: ``from_edges(tokens, edges)``.
+
+    >>> from rankscope.core.masks import from_edges
+    >>> mask = from_edges(2, [(0, 0), (1, 0), (1, 1)])
+    >>> type(mask).__name__, mask.edges(2).key.tolist()
+    ('EdgeList', [0, 1, 1])
+    """
 
     tokens: int
     packed: bytes
@@ -118,6 +130,10 @@ class EdgeList(LengthMask):
 @dataclass(frozen=True)
 class Random(LengthMask):
     """Every token attends to ``count`` different tokens, drawn uniformly.
+
+    >>> from rankscope.core.masks import Random
+    >>> Random(count=2, seed=0).matrix(5).sum(-1).tolist()
+    [2, 2, 2, 2, 2]
 
     The draw depends only on the seed and the number of tokens. A token need not draw itself:
     ``Random(2) | window(0)`` adds the self-loops.

@@ -35,14 +35,26 @@ _PAIRS_AT_ONCE = 2**22
 
 
 class Edges(NamedTuple):
-    """Every allowed pair once, ordered by query, then by key."""
+    """Every allowed pair once, ordered by query, then by key.
+
+    >>> from rankscope.core.masks import Causal
+    >>> query, key = Causal().edges(2)
+    >>> list(zip(query.tolist(), key.tolist(), strict=True))
+    [(0, 0), (1, 0), (1, 1)]
+    """
 
     query: Int[Tensor, "edge"]
     key: Int[Tensor, "edge"]
 
 
 class Spans(NamedTuple):
-    """For every query the first and the last key of the one interval it attends to."""
+    """For every query the first and the last key of the one interval it attends to.
+
+    >>> from rankscope.core.masks import window
+    >>> first, last = window(1).spans(4)
+    >>> first.tolist(), last.tolist()
+    ([0, 0, 1, 2], [1, 2, 3, 3])
+    """
 
     first: Int[Tensor, "query"]
     last: Int[Tensor, "query"]
@@ -71,6 +83,16 @@ def _broadcasting(allows: Callable[..., Tensor]) -> Callable[..., Tensor]:
 @checked
 class Mask(ABC):
     """Which keys each query may attend to; frozen, hashable, independent of any network.
+
+    >>> from rankscope.core.masks import Mask
+    >>> class EvenKeys(Mask):
+    ...     def allows(self, query, key):
+    ...         return (key % 2 == 0) | (key == query)
+    >>> print(EvenKeys().picture(4))
+    ■ · ■ ·
+    ■ ■ ■ ·
+    ■ · ■ ·
+    ■ · ■ ■
 
     A user's mask needs only ``allows``. ``a | b`` is the union, ``a & b`` the intersection.
     """
@@ -191,7 +213,17 @@ class Mask(ABC):
 
 @checked
 class LengthMask(Mask):
-    """A mask that depends on the sequence length: it defines ``allows_in``."""
+    """A mask that depends on the sequence length: it defines ``allows_in``.
+
+    >>> from rankscope.core.masks import LengthMask
+    >>> class LastToken(LengthMask):
+    ...     def allows_in(self, query, key, tokens):
+    ...         return (key == query) | (key == tokens - 1)
+    >>> print(LastToken().picture(3))
+    ■ · ■
+    · ■ ■
+    · · ■
+    """
 
     def allows(self, query: Positions, key: Positions) -> Allowed:
         return self.allows_in(query, key, lengths(query, key))
@@ -227,7 +259,14 @@ class AnyOf(LengthMask):
 @checked
 @dataclass(frozen=True)
 class Union(AnyOf):
-    """The union of its parts; written ``a | b``."""
+    """The union of its parts; written ``a | b``.
+
+    >>> from rankscope.core.masks import Causal, Star
+    >>> print((Causal() | Star(hubs=1)).picture(3))
+    ■ ■ ■
+    ■ ■ ·
+    ■ ■ ■
+    """
 
     parts: tuple[Mask, ...]
 
@@ -241,7 +280,14 @@ class Union(AnyOf):
 @checked
 @dataclass(frozen=True)
 class Intersection(LengthMask):
-    """The intersection of its parts; written ``a & b``."""
+    """The intersection of its parts; written ``a & b``.
+
+    >>> from rankscope.core.masks import Causal, window
+    >>> print((window(1) & Causal()).picture(3))
+    ■ · ·
+    ■ ■ ·
+    · ■ ■
+    """
 
     parts: tuple[Mask, ...]
 
@@ -283,7 +329,12 @@ def union(*masks: Mask) -> Mask:
 
 @checked
 def intersection(*masks: Mask) -> Mask:
-    """The intersection of masks; order and repetitions make no difference."""
+    """The intersection of masks; order and repetitions make no difference.
+
+    >>> from rankscope.core.masks import Causal, intersection, window
+    >>> str(intersection(window(2), Causal()))
+    'causal & window(-2, +2)'
+    """
     parts = _parts(Intersection, masks)
     return parts[0] if len(parts) == 1 else Intersection(parts)
 

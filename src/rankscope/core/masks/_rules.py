@@ -41,7 +41,12 @@ class _Interval(Mask):
 @checked
 @dataclass(frozen=True)
 class Full(_Interval):
-    """Every token attends to every token."""
+    """Every token attends to every token.
+
+    >>> from rankscope.core.masks import Full
+    >>> int(Full().matrix(3).sum())
+    9
+    """
 
     def _ends(self, query: Positions) -> tuple[Positions, Positions]:
         return torch.full_like(query, -1), torch.full_like(query, torch.iinfo(query.dtype).max)
@@ -53,7 +58,14 @@ class Full(_Interval):
 @checked
 @dataclass(frozen=True)
 class Causal(_Interval):
-    """Every token attends to itself and to earlier tokens."""
+    """Every token attends to itself and to earlier tokens.
+
+    >>> from rankscope.core.masks import Causal
+    >>> print(Causal().picture(3))
+    ■ · ·
+    ■ ■ ·
+    ■ ■ ■
+    """
 
     def _ends(self, query: Positions) -> tuple[Positions, Positions]:
         return torch.full_like(query, -1), query
@@ -65,7 +77,14 @@ class Causal(_Interval):
 @checked
 @dataclass(frozen=True)
 class Window(_Interval):
-    """Every token attends to ``before`` tokens on its left, itself, and ``after`` on its right."""
+    """Every token attends to ``before`` tokens on its left, itself, and ``after`` on its right.
+
+    >>> from rankscope.core.masks import Window
+    >>> print(Window(before=1, after=0).picture(3))
+    ■ · ·
+    ■ ■ ·
+    · ■ ■
+    """
 
     before: int
     after: int
@@ -84,7 +103,15 @@ class Window(_Interval):
 @checked
 @dataclass(frozen=True)
 class BlockLocal(_Interval):
-    """Blocks of ``size`` tokens, counted from the first; every token attends to its own block."""
+    """Blocks of ``size`` tokens, counted from the first; every token attends to its own block.
+
+    >>> from rankscope.core.masks import BlockLocal
+    >>> print(BlockLocal(2).picture(4))
+    ■ ■ · ·
+    ■ ■ · ·
+    · · ■ ■
+    · · ■ ■
+    """
 
     size: int
 
@@ -102,7 +129,15 @@ class BlockLocal(_Interval):
 @checked
 @dataclass(frozen=True)
 class Prefix(_Interval):
-    """Prefix language model: all tokens see the first ``length`` tokens, the rest is causal."""
+    """Prefix language model: all tokens see the first ``length`` tokens, the rest is causal.
+
+    >>> from rankscope.core.masks import Prefix
+    >>> print(Prefix(length=2).picture(4))
+    ■ ■ · ·
+    ■ ■ · ·
+    ■ ■ ■ ·
+    ■ ■ ■ ■
+    """
 
     length: int
 
@@ -131,13 +166,30 @@ def window(reach: int) -> Window:
 
 @checked
 def causal_window(reach: int) -> Window:
-    """A sliding window of ``reach`` tokens to the left: ``window(reach) & Causal()``."""
+    """A sliding window of ``reach`` tokens to the left: ``window(reach) & Causal()``.
+
+    >>> from rankscope.core.masks import causal_window
+    >>> print(causal_window(1).picture(3))
+    ■ · ·
+    ■ ■ ·
+    · ■ ■
+    """
     return Window(before=reach, after=0)
 
 
 @checked
 class OffsetMask(Mask):
-    """A mask that depends only on ``key − query``: it defines ``allows_offset``."""
+    """A mask that depends only on ``key − query``: it defines ``allows_offset``.
+
+    >>> from rankscope.core.masks import OffsetMask
+    >>> class Next(OffsetMask):
+    ...     def allows_offset(self, offset):
+    ...         return (offset == 0) | (offset == 1)
+    >>> print(Next().picture(3))
+    ■ ■ ·
+    · ■ ■
+    · · ■
+    """
 
     @abstractmethod
     def allows_offset(self, offset: Positions) -> Allowed:
@@ -196,6 +248,14 @@ class Dilated(OffsetMask):
 class Strided(OffsetMask):
     """The ``stride`` nearest tokens to either side, and every ``stride``-th token from there on.
 
+    >>> from rankscope.core.masks import Strided
+    >>> print(Strided(stride=2, causal=True).picture(5))
+    ■ · · · ·
+    ■ ■ · · ·
+    ■ ■ ■ · ·
+    · ■ ■ ■ ·
+    ■ · ■ ■ ■
+
     The strided pattern of the Sparse Transformer (Child et al. 2019) with its two heads in one;
     theirs is ``causal``.
     """
@@ -218,7 +278,15 @@ class Strided(OffsetMask):
 @checked
 @dataclass(frozen=True)
 class GlobalColumns(Mask):
-    """Every token attends to itself and to the last of each ``stride`` tokens."""
+    """Every token attends to itself and to the last of each ``stride`` tokens.
+
+    >>> from rankscope.core.masks import GlobalColumns
+    >>> print(GlobalColumns(stride=2).picture(4))
+    ■ ■ · ■
+    · ■ · ■
+    · ■ ■ ■
+    · ■ · ■
+    """
 
     stride: int
 
@@ -298,6 +366,13 @@ class Star(Mask):
 class Fixed(AnyOf):
     """A token's own block of ``stride`` tokens, and the last token of every block.
 
+    >>> from rankscope.core.masks import Fixed
+    >>> print(Fixed(stride=2).picture(4))
+    ■ ■ · ■
+    ■ ■ · ■
+    · ■ ■ ■
+    · ■ ■ ■
+
     The fixed pattern of the Sparse Transformer (Child et al. 2019) with its two heads in one;
     theirs is ``Fixed(stride) & Causal()``.
     """
@@ -318,6 +393,12 @@ class Fixed(AnyOf):
 @dataclass(frozen=True)
 class BigBird(AnyOf):
     """Window, global tokens and random keys (Zaheer et al. 2020), all by tokens, not by blocks.
+
+    >>> from rankscope.core.masks import BigBird
+    >>> print(BigBird(window=0, hubs=1, random=0).picture(3))
+    ■ ■ ■
+    ■ ■ ·
+    ■ · ■
 
     Every token sees ``window`` tokens to either side and ``random`` keys drawn as ``Random`` draws
     them; the first ``hubs`` tokens see all and are seen by all. 0 leaves hubs or draws out.

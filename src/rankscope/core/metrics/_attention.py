@@ -205,13 +205,25 @@ def dobrushin_bounds(attention: Attention, *, token_mask: Tensor | None = None) 
 
 @checked
 def dobrushin_lower(attention: Attention, *, token_mask: Tensor | None = None) -> PerHead:
-    """The lower bound of ``dobrushin_bounds``."""
+    """The lower bound of ``dobrushin_bounds``.
+
+    >>> import torch
+    >>> from rankscope.core.metrics import dobrushin_lower
+    >>> dobrushin_lower(torch.tensor([[[1.0, 0.0], [0.5, 0.5]]]))
+    tensor([0.5000])
+    """
     return dobrushin_bounds(attention, token_mask=token_mask).lower
 
 
 @checked
 def dobrushin_upper(attention: Attention, *, token_mask: Tensor | None = None) -> PerHead:
-    """The upper bound of ``dobrushin_bounds``."""
+    """The upper bound of ``dobrushin_bounds``.
+
+    >>> import torch
+    >>> from rankscope.core.metrics import dobrushin_upper
+    >>> dobrushin_upper(torch.tensor([[[1.0, 0.0], [0.5, 0.5]]]))
+    tensor([0.5000])
+    """
     return dobrushin_bounds(attention, token_mask=token_mask).upper
 
 
@@ -235,13 +247,25 @@ def second_singular_bounds(
 
 @checked
 def second_singular_lower(attention: Attention, *, token_mask: Tensor | None = None) -> PerHead:
-    """The lower bound of ``second_singular_bounds``, with seed 0."""
+    """The lower bound of ``second_singular_bounds``, with seed 0.
+
+    >>> import torch
+    >>> from rankscope.core.metrics import second_singular_lower
+    >>> second_singular_lower(torch.eye(3)[None]).round(decimals=3)
+    tensor([1.])
+    """
     return second_singular_bounds(attention, token_mask=token_mask).lower
 
 
 @checked
 def second_singular_upper(attention: Attention, *, token_mask: Tensor | None = None) -> PerHead:
-    """The upper bound of ``second_singular_bounds``, with seed 0."""
+    """The upper bound of ``second_singular_bounds``, with seed 0.
+
+    >>> import torch
+    >>> from rankscope.core.metrics import second_singular_upper
+    >>> second_singular_upper(torch.eye(3)[None]).round(decimals=3)
+    tensor([1.])
+    """
     return second_singular_bounds(attention, token_mask=token_mask).upper
 
 

@@ -15,7 +15,14 @@ _PROBES, _ROUNDS = 8, 12
 
 
 class Bracket(NamedTuple):
-    """A lower and an upper bound on a value, for every head, up to rounding."""
+    """A lower and an upper bound on a value, for every head, up to rounding.
+
+    >>> import torch
+    >>> from rankscope.core.metrics import dobrushin_bounds
+    >>> lower, upper = dobrushin_bounds(torch.tensor([[[1.0, 0.0], [0.5, 0.5]]]))
+    >>> bool((lower <= upper).all())
+    True
+    """
 
     lower: PerHead
     upper: PerHead

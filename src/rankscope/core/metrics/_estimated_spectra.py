@@ -36,7 +36,14 @@ Bytes = Annotated[int, Range(1, 2**48)]
 
 
 class RankEstimate(NamedTuple):
-    """A value and its error bound, which holds in at least 95 of 100 draws."""
+    """A value and its error bound, which holds in at least 95 of 100 draws.
+
+    >>> import torch
+    >>> from rankscope.core.metrics import estimated_spectra
+    >>> value, error = estimated_spectra(torch.eye(8)[None]).effective_rank()
+    >>> bool(((value - 8).abs() <= error + 1e-6).all())
+    True
+    """
 
     value: PerSample
     error: PerSample
@@ -46,6 +53,12 @@ class RankEstimate(NamedTuple):
 @dataclass(frozen=True, repr=False)
 class EstimatedSpectra:
     """Estimates of the singular values of a batch of token matrices, from matrix products.
+
+    >>> import torch
+    >>> from rankscope.core.metrics import estimated_spectra
+    >>> found = estimated_spectra(torch.eye(8)[None])
+    >>> found.stable_rank().value
+    tensor([8.0000], dtype=torch.float64)
 
     Every method returns a ``RankEstimate``: a value and its error, on the CPU in float64. ``shape``
     are the leading axes; ``probes`` is zero if the result is deterministic.

@@ -250,6 +250,11 @@ def normalise(side: Split) -> tuple[Split, PerStart]:
 class SpectralEvidence(NamedTuple):
     """What is known of a batch of matrices when all products are done; few numbers for each.
 
+    >>> import torch
+    >>> from rankscope.core.metrics import estimated_spectra
+    >>> estimated_spectra(torch.eye(8)[None]).evidence.energy
+    tensor([8.], dtype=torch.float64)
+
     ``least`` and ``most`` bound the entropy of ``σ/Σσ`` but for the probes, whose standard error
     is ``spread``. ``alpha`` and ``beta`` are those of the first starts.
     """

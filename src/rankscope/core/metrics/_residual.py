@@ -22,7 +22,13 @@ Center = Literal["mean", "median", "optimal"]
 
 
 class Certified(NamedTuple):
-    """A residual, and a lower bound for every choice of the center."""
+    """A residual, and a lower bound for every choice of the center.
+
+    >>> import torch
+    >>> from rankscope.core.metrics import residual
+    >>> residual(torch.tensor([[1.0, 0.0], [0.0, 1.0]]), norm="fro", certified=True)
+    Certified(value=tensor(1.), lower_bound=tensor(1.))
+    """
 
     value: PerSample
     lower_bound: PerSample
@@ -119,7 +125,17 @@ def dispersion(x: Tensor, *, token_mask: Tensor | None = None) -> PerSample:
 @checked
 @dataclass(frozen=True, repr=False)
 class Deviations:
-    """Tokens and their deviations from the mean, computed once for several metrics."""
+    """Tokens and their deviations from the mean, computed once for several metrics.
+
+    >>> import torch
+    >>> from rankscope.core.metrics import deviations
+    >>> found = deviations(torch.tensor([[1.0, 0.0], [0.0, 1.0]]))
+    >>> found.rest
+    tensor([[ 0.5000, -0.5000],
+            [-0.5000,  0.5000]])
+    >>> found.relative_residual()
+    tensor(1.)
+    """
 
     tokens: Tokens
     rest: Tokens

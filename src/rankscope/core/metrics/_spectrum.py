@@ -19,6 +19,12 @@ from rankscope.numerals import span
 class Spectra:
     """The singular values of a batch, computed once for several ranks.
 
+    >>> import torch
+    >>> from rankscope.core.metrics import spectra
+    >>> found = spectra(torch.diag(torch.tensor([2.0, 1.0])))
+    >>> found.sigma, found.stable_rank()
+    (tensor([2., 1.]), tensor(1.2500))
+
     ``scaled`` is ``σ/σ₁``, so that powers neither overflow nor vanish (zeros for a zero matrix);
     ``noise`` is the fraction of ``σ₁`` below which a value is rounding error of the dtype.
     """
@@ -64,7 +70,13 @@ class Spectra:
 
 @checked
 def spectra(x: Tensor, *, token_mask: Tensor | None = None) -> Spectra:
-    """Decompose each sample's token matrix once; the ranks are methods of the result."""
+    """Decompose each sample's token matrix once; the ranks are methods of the result.
+
+    >>> import torch
+    >>> from rankscope.core.metrics import spectra
+    >>> spectra(torch.eye(3)).numerical_rank()
+    tensor(3)
+    """
     tokens, token_mask = measurable(x, token_mask)
     if _can_square(tokens):
         sigma, scale = _by_squares(tokens), tokens.new_ones(())
@@ -211,7 +223,13 @@ _SMALL, _LARGE = 1e-12, 1e15
 
 @checked
 def matrix_norm(m: Float[Tensor, "*batch row column"], norm: Norm) -> PerSample:
-    """The norms of docs/theory.md, section 1; the composite one is ``√(‖m‖₁ ‖m‖∞)``."""
+    """The norms of docs/theory.md, section 1; the composite one is ``√(‖m‖₁ ‖m‖∞)``.
+
+    >>> import torch
+    >>> from rankscope.core.metrics import matrix_norm
+    >>> matrix_norm(torch.tensor([[3.0, 4.0], [0.0, 0.0]]), "fro")
+    tensor(5.)
+    """
     wide = real(m, name="m", axes="(..., row, column)", least=2)
     match norm:
         case "one":

@@ -32,6 +32,12 @@ _CALLS = 64
 class StateStatistics:
     """Statistics of hidden states X and of R = X − 1x̄ᵀ; each has one entry per sample.
 
+    >>> import torch
+    >>> from rankscope.core.metrics import state_statistics
+    >>> found = state_statistics(torch.eye(3)[None])
+    >>> found.fro, found.broken
+    (tensor([1.7321], dtype=torch.float64), tensor([-1.], dtype=torch.float64))
+
     ``one``, ``inf`` and ``fro`` are norms of X, ``rest_one`` and so on those of R, ``unit_square``
     is ``‖Σ x/‖x‖‖²``, ``tokens`` and ``nonzero`` count tokens. ``broken`` is the first token with
     an entry, or a sum of entries, that is not finite; −1 if there is none, −2 if the range of

@@ -76,6 +76,12 @@ class Squared:
 class Activation:
     """An elementwise function, with the properties that other packages need.
 
+    >>> import torch
+    >>> from rankscope.core.network import Activation
+    >>> double = Activation(lambda z: 2 * z, lambda z: 2.0, limit_at_zero=2.0, slopes=(2.0, 2.0))
+    >>> double(torch.ones(2)), double.lipschitz
+    (tensor([2., 2.]), 2.0)
+
     ``function`` is used by the forward pass, ``derivative`` is its slope. ``limit_at_zero`` is the
     limit of φ(z)/z, the gate with which paths freeze an MLP; None if φ(0) is not zero. ``slopes``
     are the smallest and the largest derivative. ``scaled`` defines how it acts on ``1xᵀ + eˢR``.

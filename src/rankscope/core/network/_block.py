@@ -26,7 +26,13 @@ Part = Attention | MLP | BareMLP
 @checked
 @dataclass(frozen=True)
 class Branch:
-    """A part of a block between two norms, either of which may be the identity."""
+    """A part of a block between two norms, either of which may be the identity.
+
+    >>> from rankscope import Network, Spec
+    >>> attend, feed = Network.random(Spec(1, 2, 8), seed=0).blocks[0].steps
+    >>> type(attend.branches[0].part).__name__, type(feed.branches[0].part).__name__
+    ('Attention', 'MLP')
+    """
 
     before: nn.Module
     part: Part
@@ -40,7 +46,12 @@ class Branch:
 @checked
 @dataclass(frozen=True)
 class Step:
-    """Parallel branches, a skip of scale α around them, and a norm after the sum."""
+    """Parallel branches, a skip of scale α around them, and a norm after the sum.
+
+    >>> from rankscope import Network, Spec
+    >>> [step.skip for step in Network.random(Spec(1, 2, 8, mlp_skip=0.5), seed=0).blocks[0].steps]
+    [1.0, 0.5]
+    """
 
     branches: tuple[Branch, ...]
     skip: float
@@ -68,6 +79,13 @@ class _Plan(NamedTuple):
 
 class Block(nn.Module):
     """One layer: its parts, which hold the weights, and the steps that the spec defines.
+
+    >>> from rankscope import Network, Spec
+    >>> net = Network.random(Spec(1, 2, 8), seed=0)
+    >>> len(net.blocks[0].steps)
+    2
+    >>> net.without("mlp").blocks[0].attention is net.blocks[0].attention
+    True
 
     Several blocks may share parts; this is how variants share weights.
     """

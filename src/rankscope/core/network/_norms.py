@@ -25,7 +25,13 @@ NormKind = str
 
 
 class Sphere(nn.Module):
-    """``x / ‖x‖₂`` for each token, the simplified LayerNorm of Wu et al. 2024; zero stays zero."""
+    """``x / ‖x‖₂`` for each token, the simplified LayerNorm of Wu et al. 2024; zero stays zero.
+
+    >>> import torch
+    >>> from rankscope.core.network import Sphere
+    >>> Sphere()(torch.tensor([[[3.0, 4.0]]]))
+    tensor([[[0.6000, 0.8000]]])
+    """
 
     def forward(self, x: Hidden) -> Hidden:
         # Large and small tokens are first scaled to about 1, or their squares would overflow.
@@ -61,6 +67,12 @@ class OffsetNorm(nn.Module):
 @dataclass(frozen=True)
 class NormRule:
     """What a norm does to a token: ``gain ∘ z/√(q + eps) + bias``.
+
+    >>> import torch
+    >>> from rankscope.core.network import NormRule
+    >>> rms = NormRule(centers=False, square="mean", eps=0.0)
+    >>> rms.factor(torch.tensor([[2.0, 2.0]]))
+    tensor([[0.5000]])
 
     ``z`` is the token, less the mean of its features if the norm ``centers``; ``q`` is the mean of
     the squares of z, or their sum. ``keeps_zero`` says that a token with ``q + eps = 0`` stays zero

@@ -193,6 +193,11 @@ def make_linear(weight: Float[Tensor, "output input"], bias: Tensor | None = Non
 class Attention(nn.Module):
     """One attention sublayer; the number of key and value heads divides that of query heads.
 
+    >>> from rankscope import Network, Spec
+    >>> attention = Network.random(Spec(1, 2, 8), seed=0).blocks[0].attention
+    >>> attention.heads, attention.scale
+    (2, 0.5)
+
     ``gate`` multiplies the outputs of the heads by ``σ(W_g x)``, entry by entry or head by head
     (Qwen3-Next). ``centered`` (Ali et al. 2023) uses ``P_h − U`` instead of ``P_h``, with U uniform
     over the keys that a query sees.
@@ -311,6 +316,11 @@ class Attention(nn.Module):
 
 class MLP(nn.Module):
     """A token-wise MLP; ``gate`` makes it ``W₂ (φ(W_g h) ∘ W₁h)``.
+
+    >>> from rankscope import Network, Spec
+    >>> mlp = Network.random(Spec(1, 2, 8, activation="relu"), seed=0).blocks[0].mlp
+    >>> mlp.activation, mlp.up.weight.shape
+    ('relu', torch.Size([32, 8]))
 
     A mixture of experts is one MLP of all their hidden units: ``router`` maps tokens to the weight
     of each unit's expert, zero for experts that are not chosen, and multiplies the units by it. Its

@@ -21,7 +21,12 @@ from rankscope.errors import SpecError
 @checked
 @dataclass(frozen=True)
 class Described:
-    """The score of a loaded model: named in its spec, but not built from it."""
+    """The score of a loaded model: named in its spec, but not built from it.
+
+    >>> from rankscope.core.network import Described
+    >>> str(Described("disentangled"))
+    'disentangled'
+    """
 
     name: str
 

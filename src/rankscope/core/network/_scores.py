@@ -28,6 +28,13 @@ Pairs = Float[Tensor, "batch head query key"]
 class Scores(nn.Module):
     """The dot product; other scores override one or more methods.
 
+    >>> from rankscope.core.network import Scores
+    >>> class Flat(Scores):
+    ...     def prepare(self, query, key, positions):
+    ...         return 0 * query, key
+    >>> Flat().fused
+    True
+
     ``fused`` means that the score consists of ``prepare``, ``bias`` and a softmax; it must be False
     if ``weights`` is overridden, which the fused kernel would ignore. ``sparse`` means that visible
     keys may get zero weight, which a softmax never gives.
@@ -58,7 +65,12 @@ class Scores(nn.Module):
 
 @runtime_checkable
 class ScoreKind(Protocol):
-    """A frozen, hashable description of a score, as held by a ``Spec``."""
+    """A frozen, hashable description of a score, as held by a ``Spec``.
+
+    >>> from rankscope.core.network import ALiBi, ScoreKind
+    >>> isinstance(ALiBi(), ScoreKind)
+    True
+    """
 
     def build(self, heads: Count, head_width: Count) -> Scores:
         """A new module for one layer."""

@@ -20,6 +20,12 @@ Bias = Float[Tensor, "#batch #head #query key"]
 class Visibility:
     """The mask of a batch, padding taken into account.
 
+    >>> import torch
+    >>> from rankscope.core.masks import Causal
+    >>> from rankscope.core.network import Visibility
+    >>> Visibility.of(Causal(), 2, None, torch.device("cpu")).allowed[0, 0].tolist()
+    [[True, False], [True, True]]
+
     ``allowed`` is broadcast over heads; None means that every token sees every token.
     """
 

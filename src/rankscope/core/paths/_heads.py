@@ -27,6 +27,12 @@ if TYPE_CHECKING:
 class HeadShares(Tabular):
     """The part of the output carried by all paths through each head.
 
+    >>> import torch
+    >>> from rankscope import Network, Spec, head_shares
+    >>> shares = head_shares(Network.random(Spec(2, 2, 8), seed=0), torch.eye(8)[None])
+    >>> shares.contributions.shape
+    torch.Size([2, 2, 1, 8, 8])
+
     ``contributions`` are ``(layer, head, batch, token, feature)``. Contributions of heads in
     different layers overlap, because a path passes through several; those of one layer do not.
     """

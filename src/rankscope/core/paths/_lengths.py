@@ -42,6 +42,12 @@ Count = Literal["attention", "mlp", "both"]
 class PathLengths(Tabular):
     """What paths of each length contribute to the last layer, and their shares in every layer.
 
+    >>> import torch
+    >>> from rankscope import Network, Spec, path_lengths
+    >>> lengths = path_lengths(Network.random(Spec(2, 2, 8), seed=0), torch.eye(8)[None])
+    >>> torch.allclose(lengths.contributions.sum(0) + lengths.bias, lengths.output, atol=1e-5)
+    True
+
     ``contributions`` are ``(length, batch, token, feature)``; with ``bias``, the contribution of
     the biases, they sum to ``output``, the output of the network. ``sums`` are the sums over all
     lengths at every layer, without the biases. ``complete`` is False if long paths were omitted.
@@ -209,7 +215,16 @@ def truncations(
     count: Count = "attention",
     token_mask: Tensor | None = None,
 ) -> Mapping[int, Hidden]:
-    """``truncate`` at several lengths, for the price of the longest."""
+    """``truncate`` at several lengths, for the price of the longest.
+
+    >>> import torch
+    >>> from rankscope import Network, Spec
+    >>> from rankscope.core.paths import truncations
+    >>> net = Network.random(Spec(2, 2, 8), seed=0)
+    >>> outputs = truncations(net, torch.eye(8)[None], [1, 2])
+    >>> {length: tuple(output.shape) for length, output in outputs.items()}
+    {1: (1, 8, 8), 2: (1, 8, 8)}
+    """
     if not lengths:
         raise InputError("max_length is empty; expected at least one length.")
     for length in lengths:

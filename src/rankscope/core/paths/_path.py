@@ -123,7 +123,13 @@ def sample_paths(
 @checked
 @dataclass(frozen=True, repr=False)
 class PathCounts(Tabular):
-    """How many paths of each length there are, and what part of all they make."""
+    """How many paths of each length there are, and what part of all they make.
+
+    >>> from rankscope import count_paths
+    >>> counts = count_paths(layers=12, heads=12)
+    >>> counts.counts[:3], counts.total
+    ((1, 144, 9504), 23298085122481)
+    """
 
     layers: int
     heads: int
@@ -209,6 +215,14 @@ def path_outputs(
 ) -> Streams:
     """``path_output`` of several paths, in one pass through the network.
 
+    >>> import torch
+    >>> from rankscope import Network, Path, Spec
+    >>> from rankscope.core.paths import path_outputs
+    >>> net = Network.random(Spec(2, 2, 8), seed=0)
+    >>> outputs = path_outputs(net, torch.eye(8)[None], [Path((0, None)), Path((0, 1))])
+    >>> len(list(outputs))
+    2
+
     Paths that begin alike are followed together until they part, unless there are MLPs, whose
     products round differently in stacks of different sizes.
     """
@@ -249,7 +263,16 @@ def path_matrix(
 def chained_matrices(
     network: Network, x: Tensor, path: Path, *, token_mask: Tensor | None = None
 ) -> Iterator[Float[Tensor, "batch query key"]]:
-    """The product of attention matrices along a path, after each layer."""
+    """The product of attention matrices along a path, after each layer.
+
+    >>> import torch
+    >>> from rankscope import Network, Path, Spec
+    >>> from rankscope.core.paths import chained_matrices
+    >>> net = Network.random(Spec(2, 2, 8), seed=0)
+    >>> matrices = list(chained_matrices(net, torch.eye(8)[None], Path((0, 1))))
+    >>> len(matrices), matrices[-1].sum(-1).round(decimals=3).unique().tolist()
+    (2, [1.0])
+    """
     path.check(network.spec.layers, network.spec.heads)
     x, token_mask = network.prepare(x, token_mask)
     tokens = x.shape[1]

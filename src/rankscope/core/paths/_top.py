@@ -39,6 +39,12 @@ Choices = tuple[int | None, ...]
 class TopPaths(Tabular):
     """Paths by their residual contribution, largest first.
 
+    >>> import torch
+    >>> from rankscope import Network, Spec, top_paths
+    >>> top = top_paths(Network.random(Spec(2, 2, 8), seed=0), torch.eye(8)[None], count=3)
+    >>> len(top.paths), top.proven, top.values[0] >= top.values[1]
+    (3, True, True)
+
     ``values`` are ``‖res(P_path X W_path)‖_F`` over the whole batch. If ``proven``, no omitted path
     carries more than these; otherwise ``missed_at_most`` is an upper bound on the contribution of
     any of them, and the values are lower bounds on the true ones.

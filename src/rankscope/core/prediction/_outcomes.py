@@ -34,6 +34,12 @@ Curves = Float[Tensor, "layer curve"]
 class PredictedOutcome:
     """One outcome, the share of networks that show it, and its figures.
 
+    >>> import torch
+    >>> from rankscope import Spec, predict
+    >>> first, *_ = predict(Spec.pure_attention(6, 2, 8), torch.randn(5, 8), draws=4).verdict
+    >>> first.about, first.kind, first.share
+    ('tokens', 'depth collapse', 1.0)
+
     ``layer`` is the first layer for which it holds, None if it is about the whole depth. ``share``
     is the fraction of the networks that show this ``kind``; ``shares`` has every kind that
     occurred, the most common first.

@@ -22,7 +22,14 @@ LOW, HIGH = 0.1, 0.9
 
 
 class Band(NamedTuple):
-    """A metric by layer: its mean over all draws and samples, and its 10% and 90% quantiles."""
+    """A metric by layer: its mean over all draws and samples, and its 10% and 90% quantiles.
+
+    >>> import torch
+    >>> from rankscope import Spec, predict
+    >>> mean, low, high = predict(Spec(2, 2, 8), torch.eye(4, 8), draws=4).band("mean_cosine")
+    >>> bool((low <= high).all()), len(mean)
+    (True, 3)
+    """
 
     mean: Float[Tensor, "layer"]
     low: Float[Tensor, "layer"]

@@ -45,6 +45,12 @@ def normalize_rows(
 class Ergodicity(Tabular):
     """τ of each layer's matrix, and log τ of the product of the layers up to it.
 
+    >>> import torch
+    >>> from rankscope.core.theory import ergodicity
+    >>> halves = ergodicity([torch.tensor([[1.0, 0.0], [0.5, 0.5]])] * 3)
+    >>> halves.coefficients.tolist(), float(halves.rate)
+    ([0.5, 0.5, 0.5], 0.5)
+
     Both are ``(layer, ...)``; ``log_products`` are natural logarithms and keep their digits far
     below float64's 10⁻¹⁶. ``rate`` is the geometric mean, over the layers, of the factor by which
     each layer multiplied the differences.

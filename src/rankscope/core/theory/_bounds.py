@@ -56,6 +56,13 @@ class Obstacle:
 class LayerBounds:
     """One layer: what was measured, and the bounds that follow; NaN where a bound does not apply.
 
+    >>> import torch
+    >>> from rankscope import Network, Spec, bounds
+    >>> net = Network.random(Spec.pure_attention(2, 1, 8, init=0.1), seed=0)
+    >>> layer = bounds(net, torch.eye(4, 8)[None]).layers[0]
+    >>> bool((layer.log10_residual <= layer.log10_sharp_bound).all())
+    True
+
     Residuals are in the composite norm at the best center, the only one these bounds are about
     (at the mean a residual may be ``2 − 2/n`` times as large). ``log10_a_priori_bound`` and
     ``log10_data_bound`` are those of Dong et al. 2021 for this layer's true input. They need the

@@ -38,6 +38,12 @@ _CHUNK = 2**22  # entries of the copies in one backward pass, at most
 class Stability:
     """The spectral radius of a step, and two bounds that are valid however non-normal it is.
 
+    >>> import torch
+    >>> from rankscope.core.theory import stability_of
+    >>> found = stability_of(torch.diag(torch.tensor([0.5, -0.25])))
+    >>> found.stable, found.unstable, round(found.radius, 3)
+    (True, False, 0.5)
+
     ``lower`` comes from ``|tr Jᵏ| ≤ m ρᵏ``, ``upper`` from a norm in which J is a contraction, both
     with a margin for rounding. Computed eigenvalues of a matrix far from normal may be wrong by
     much more than rounding, so the bounds decide; ``radius`` is the best estimate between them.
@@ -237,6 +243,15 @@ class EquilibriumTable(Tabular):
 @dataclass(frozen=True, repr=False)
 class Equilibrium(EquilibriumTable):
     """Tokens that one pass through a network returns unchanged.
+
+    >>> import torch
+    >>> from rankscope import Network
+    >>> from rankscope.core.theory import equilibrium_at
+    >>> values = torch.diag(torch.tensor([2.0, 1.0]))[None, None]
+    >>> net = Network.from_matrices(0 * values, values, head_width=2, norm="sphere")
+    >>> found = equilibrium_at(net, torch.tensor([[1.0, 0.0]]))
+    >>> found.stable, found.rank, found.residual
+    (True, 1, 0.0)
 
     ``residual`` is ``‖F(X) − X‖_F``. ``distance`` is how far away the exact equilibrium is at most,
     by Newton and Kantorovich: with ``A = F'(X) − I``, ``η = ‖A⁻¹(F(X) − X)‖`` and a Lipschitz

@@ -28,6 +28,14 @@ _MOST_ENTRIES = 512  # the Jacobian has the square of it, for many samples
 class Equilibria(EquilibriumTable):
     """Every equilibrium that was found, the one with the largest basin first.
 
+    >>> import torch
+    >>> from rankscope import Network, find_equilibria
+    >>> values = torch.diag(torch.tensor([2.0, 1.0], dtype=torch.float64))[None, None]
+    >>> net = Network.from_matrices(0 * values, values, head_width=2, norm="sphere")
+    >>> found = find_equilibria(net, tokens=1, starts=8)
+    >>> found.starts, found.settled, len(found.stable)
+    (8, 8, 2)
+
     Of the random ``starts``, ``settled`` converged under plain iteration, ``cycles`` are pairs
     (period, starts that ended on a cycle of that period), ``diverged`` left the range of float64,
     and ``wandering`` did none of these within the steps allowed: too slow, a longer cycle, or

@@ -34,6 +34,11 @@ if TYPE_CHECKING:
 class GraphFacts(Tabular):
     """What the graph of a mask says about collapse; every number is exact.
 
+    >>> from rankscope.core.theory import graph_facts
+    >>> facts = graph_facts("causal", 8)
+    >>> facts.radius, facts.closed_classes, facts.strongly_connected
+    (1.0, ((0,),), False)
+
     ``closed_classes`` are the sets of tokens that attend to one another only, ``periods`` the
     greatest common divisor of each one's cycle lengths. ``radius`` is the smallest eccentricity of
     a center and ``diameter`` the largest distance, both in layers and infinite where they do not

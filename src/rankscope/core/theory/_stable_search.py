@@ -45,6 +45,11 @@ _MOST_TOKENS = 24  # the Jacobian has n⁴ entries, and there is one for each ra
 class Designs:
     """Designed equilibria of full rank for one mask, kind of attention and number of tokens.
 
+    >>> from rankscope.core.theory import stable_search
+    >>> search = stable_search(tokens=(2,), draws=20, descents=1, steps=5)
+    >>> [design.drawn for design in search.designs]
+    [20, 20, 20]
+
     Of ``drawn`` random ones ``drawn_stable`` were stable; ``descended`` of them (those with the
     smallest spectral radius) were improved by gradient descent on it, ``descended_stable`` of
     which became stable; ``radius`` is the smallest of all, and ``best`` its equilibrium, under the
@@ -80,7 +85,13 @@ class Designs:
 @checked
 @dataclass(frozen=True, repr=False)
 class StableSearch(Tabular):
-    """The result of a search for stable equilibria of rank above one."""
+    """The result of a search for stable equilibria of rank above one.
+
+    >>> from rankscope.core.theory import stable_search
+    >>> search = stable_search(tokens=(2,), draws=20, descents=1, steps=5)
+    >>> search.best.best.rank, search.best.tokens
+    (2, 2)
+    """
 
     designs: tuple[Designs, ...]
 
@@ -283,7 +294,13 @@ def _spectral_radii(jacobian: Float[Tensor, "batch size size"]) -> Float[Tensor,
 @checked
 @dataclass(frozen=True, repr=False)
 class EveryRank(EquilibriumTable):
-    """A network of one layer and, for k = 1 … n, an equilibrium of it of rank k."""
+    """A network of one layer and, for k = 1 … n, an equilibrium of it of rank k.
+
+    >>> from rankscope.core.theory import every_rank
+    >>> found = every_rank(3)
+    >>> [equilibrium.rank for equilibrium in found.equilibria], found.network.spec.layers
+    ([1, 2, 3], 1)
+    """
 
     eigenvalues: Float[Tensor, "feature"]
     equilibria: tuple[Equilibrium, ...]

@@ -1,7 +1,7 @@
 """The thresholds of diagnosis and prediction.
 
 All are conventions, chosen so that networks built to collapse in a known way are diagnosed
-correctly and ordinary trained models are not flagged; docs/diagnose.md gives the reason for each.
+correctly and ordinary trained models are not flagged; docs/rules.md gives the reason for each.
 """
 
 from collections.abc import Sequence

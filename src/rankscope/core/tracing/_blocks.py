@@ -45,6 +45,12 @@ class BlockStack:
 def find_blocks(model: nn.Module, named: Named | None = None) -> list[nn.Module]:
     """The blocks of a model in order: those of a ``Network``, those named, or those detected.
 
+    >>> import torch
+    >>> from rankscope.core.tracing import find_blocks
+    >>> layer = torch.nn.TransformerEncoderLayer(8, 2, batch_first=True)
+    >>> len(find_blocks(torch.nn.TransformerEncoder(layer, 3, enable_nested_tensor=False)))
+    3
+
     The stack is the ``ModuleList`` or ``Sequential`` of modules of one class that has the most
     parameters; in a ``ModuleList`` of modules with parts of parts, a base class in common is
     enough. If there are two separate stacks of similar size (an encoder and a decoder), an error
@@ -173,6 +179,12 @@ NONE_RAN = (
 def with_replaced_state(blocks: Sequence[nn.Module], state: Tensor, run: Callable[[], Any]) -> Any:
     """The result of ``run`` with the output of the last block replaced by ``state``.
 
+    >>> import torch
+    >>> from rankscope.core.tracing import with_replaced_state
+    >>> model = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.Softmax(-1))
+    >>> with_replaced_state([model[0]], torch.zeros(1, 2), lambda: model(torch.ones(1, 2)))
+    tensor([[0.5000, 0.5000]])
+
     This applies a model's own final norm, pooling and head to any hidden state.
     """
     calls, last = 0, len(blocks)
@@ -199,6 +211,12 @@ class _EnoughError(Exception):
 def captured_input(blocks: Sequence[nn.Module], run: Callable[[], object]) -> Tensor:
     """The input of the first block when ``run`` is called; the forward pass stops there.
 
+    >>> import torch
+    >>> from rankscope.core.tracing import captured_input
+    >>> model = torch.nn.Sequential(torch.nn.Identity(), torch.nn.Linear(2, 2))
+    >>> captured_input([model[1]], lambda: model(torch.ones(1, 1, 2)))
+    tensor([[[1., 1.]]])
+
     This gives the embeddings of the original model, at no further cost.
     """
     seen: list[Tensor] = []
@@ -222,6 +240,12 @@ def captured_input(blocks: Sequence[nn.Module], run: Callable[[], object]) -> Te
 @checked
 def captured_states(blocks: Sequence[nn.Module], run: Callable[[], object]) -> list[Tensor]:
     """The input of the first block and the output of each block, in the order they ran.
+
+    >>> import torch
+    >>> from rankscope.core.tracing import captured_states
+    >>> model = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.Linear(2, 2))
+    >>> len(captured_states(list(model), lambda: model(torch.ones(1, 3, 2))))
+    3
 
     The tensors are copies, because later blocks may work in place.
     """

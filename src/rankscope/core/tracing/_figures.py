@@ -61,7 +61,12 @@ Metrics = str | Sequence[str] | Mapping[str, Callable[..., Tensor]]
 
 @checked
 def choose_measures(metrics: Metrics) -> tuple[Measure, ...]:
-    """The requested measures: by name, or as ``{name: function(x, token_mask=...)}``."""
+    """The requested measures: by name, or as ``{name: function(x, token_mask=...)}``.
+
+    >>> from rankscope.core.tracing import choose_measures
+    >>> [measure.name for measure in choose_measures(["relative_residual", "token_norm"])]
+    ['relative_residual', 'token_norm']
+    """
     if isinstance(metrics, str):
         metrics = (metrics,)
     if isinstance(metrics, Mapping) and metrics:

@@ -20,6 +20,13 @@ from rankscope.process import versions
 class Provenance:
     """Where a trace came from.
 
+    >>> import torch
+    >>> from rankscope import Network, Spec, trace
+    >>> net = Network.random(Spec(2, 2, 8), seed=7)
+    >>> made = trace(net, torch.ones(1, 4, 8)).provenance
+    >>> made.model, made.seed
+    ('Network', 7)
+
     Equal provenance means equal numbers on one machine with as many threads, except for what
     ``settings["not covered"]`` names and what code reads from globals other than numbers, texts,
     tensors and functions of its own module.

@@ -100,7 +100,15 @@ class _Reading(NamedTuple):
 
 
 class Session:
-    """A model whose blocks, structure and weights are read once; see ``attach``."""
+    """A model whose blocks, structure and weights are read once; see ``attach``.
+
+    >>> import torch
+    >>> from rankscope import Network, Spec, attach
+    >>> with attach(Network.random(Spec(2, 2, 8), seed=0)) as session:
+    ...     runs = [session.trace(torch.randn(1, 4, 8)) for _ in range(2)]
+    >>> len(runs)
+    2
+    """
 
     @checked
     def __init__(
@@ -320,6 +328,13 @@ def trace_in_batches(
     on_step: Callable[[float], None] | None = None,
 ) -> Trace:
     """``trace`` for more samples than fit at once.
+
+    >>> import torch
+    >>> from rankscope import Network, Spec
+    >>> from rankscope.core.tracing import trace_in_batches
+    >>> net = Network.random(Spec(2, 2, 8), seed=0)
+    >>> trace_in_batches(net, torch.randn(5, 4, 8), batch_size=2)
+    Trace of Network, seed 0: layers 0 to 2, samples 0 to 4; ...
 
     ``on_step`` is called after each batch with the share of the samples that is done.
     """

@@ -267,6 +267,14 @@ def release(names: Iterable[Hashable], holder: TemporaryChanges) -> None:
 def evaluating(model: nn.Module) -> Iterator[None]:
     """A context in evaluation mode; modes and random states are restored afterwards.
 
+    >>> import torch
+    >>> from rankscope.core.tracing import evaluating
+    >>> model = torch.nn.Dropout()
+    >>> with evaluating(model):
+    ...     inside = model.training
+    >>> inside, model.training
+    (False, True)
+
     Contexts may be nested and used by several threads for one model; the last one to exit restores
     the modes. ``train()`` and ``eval()`` are not called.
     """

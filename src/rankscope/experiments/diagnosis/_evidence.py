@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Final, NamedTuple
 
@@ -14,6 +14,7 @@ from rankscope.experiments.diagnosis._causes import Suspect, suspects
 from rankscope.experiments.diagnosis._measure import ModelFigures
 from rankscope.numerals import plural, power_of_ten, sentence_case, short, span_of
 from rankscope.results import Fate, Finding
+from rankscope.version import documentation
 
 _NOTHING_LEFT: Final = -200.0
 """Decades below which a step ends at tokens that are exactly equal: zero has no logarithm."""
@@ -227,18 +228,26 @@ class Rule:
     worst: Fate = "collapse"
     headline: str = ""
 
+    @property
+    def url(self) -> str:
+        """The page of the documentation about this rule."""
+        return documentation("rules", self.name)
+
     def finding(self, evidence: RuleEvidence) -> Finding:
         """The samples' sightings as one finding."""
         judged = self.judge(evidence)
         if isinstance(judged, str):
             words = f"{sentence_case(self.name)} could not be determined: {judged}."
-            return Finding(self.name, "unknown", words, self.text)
+            return Finding(self.name, "unknown", words, self.text, url=self.url)
         seen, words, part, layer, lowest = judged
         fate, (figure, at) = seen.fate, lowest or seen.typical
         where = None if seen.layer is None else at
         samples, count = len(seen.present), int(seen.present.sum())
+        finding = Finding(
+            self.name, fate, words, self.text, figure, where, "", count, samples, url=self.url
+        )
         if fate == "absent":
-            return Finding(self.name, fate, words, self.text, figure, where, "", count, samples)
+            return finding
         affected = seen.concerned
         count = int(affected.sum())
         if count < samples:
@@ -248,8 +257,9 @@ class Rule:
                 f"value is {span_of(float(rest.min()), float(rest.max()))}."
             )
         fate = self.worst if fate == "collapse" or self.worst == "noted" else fate
-        where = layer or where
-        return Finding(self.name, fate, words, self.text, figure, where, part, count, samples)
+        return replace(
+            finding, fate=fate, sentence=words, layer=layer or where, part=part, found_in=count
+        )
 
 
 def rule(

@@ -182,6 +182,12 @@ def _offered() -> tuple[Family, ...]:
 def family_of(model: nn.Module) -> Family:
     """The family of a model, by the type its configuration states; else a description of its own.
 
+    >>> import transformers
+    >>> from rankscope.models.families import family_of
+    >>> small = transformers.GPT2Config(vocab_size=9, n_positions=9, n_embd=8, n_layer=2, n_head=2)
+    >>> family_of(transformers.GPT2Model(small)).name
+    'GPT-2'
+
     A family that another package offers takes the place of one of ours.
     """
     config = config_of(model)

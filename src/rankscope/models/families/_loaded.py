@@ -39,7 +39,13 @@ Readable = Sequence[str] | Tensor | Sequence[Any]
 
 
 class BlockInput(NamedTuple):
-    """What the blocks are given: states, which tokens are real, which are special (CLS, BOS, …)."""
+    """What the blocks are given: states, which tokens are real, which are special (CLS, BOS, …).
+
+    >>> from rankscope import load
+    >>> x, token_mask, special_mask = load("bert-base", at_init=True).inputs(["It rains."])
+    >>> special_mask[0].tolist()
+    [True, False, False, False, False, False, False, False, True]
+    """
 
     x: Tensor
     token_mask: Tensor

@@ -253,6 +253,13 @@ def check(
 ) -> Verification:
     """Convert a model by a description, in float64, and compare every layer with the original's.
 
+    >>> import transformers
+    >>> from rankscope.models.families import check, family_of
+    >>> small = transformers.GPT2Config(vocab_size=9, n_positions=9, n_embd=8, n_layer=2, n_head=2)
+    >>> model = transformers.GPT2Model(small)
+    >>> check(family_of(model), model).worst < 1e-10
+    True
+
     ``model`` is by default the description's ``example``; ``probe`` is an input to compare on, as
     in ``load``. Raises an error that names the first layer and part where the description does not
     fit.

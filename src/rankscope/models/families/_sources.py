@@ -95,7 +95,12 @@ published shapes, or small ones of a family."""
 
 @checked
 def cached_folder(hub_id: str) -> Path | None:
-    """The folder of a model whose weights were downloaded before; None if there is none."""
+    """The folder of a model whose weights were downloaded before; None if there is none.
+
+    >>> from rankscope.models.families import cached_folder
+    >>> cached_folder("./no/such/folder") is None
+    True
+    """
     if not is_installed("huggingface_hub"):
         return None
     hub = require("huggingface_hub")

@@ -31,7 +31,12 @@ WARNED_SHARE = 0.1  # from which on a reader is warned
 
 
 def passages() -> list[str]:
-    """The bundled sample texts: short biographies of historical people, written for rankscope."""
+    """The bundled sample texts: short biographies of historical people, written for rankscope.
+
+    >>> from rankscope.models.text import passages
+    >>> len(passages()), passages()[0][:11]
+    (36, 'Mary Anning')
+    """
     text = files("rankscope.models.text").joinpath("passages.txt").read_text(encoding="utf-8")
     return [line.strip() for line in text.splitlines() if line.strip()]
 

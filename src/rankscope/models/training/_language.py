@@ -24,7 +24,12 @@ from rankscope.streams import stream
 @checked
 @dataclass(frozen=True)
 class LanguageConfig:
-    """Shape and training of the small language model; the defaults take about a minute."""
+    """Shape and training of the small language model; the defaults take about a minute.
+
+    >>> from rankscope.models.training import LanguageConfig
+    >>> LanguageConfig(layers=2, width=32).spec.mlp_width
+    128
+    """
 
     layers: Count = 6
     heads: Count = 4
@@ -49,6 +54,12 @@ class LanguageConfig:
 @dataclass(frozen=True)
 class LanguageModel:
     """A trained model, and its accuracy on masked tokens.
+
+    >>> from rankscope.models.training import LanguageConfig, Recipe, small_language_model
+    >>> config = LanguageConfig(layers=1, heads=1, width=8, length=8, copies=1, recipe=Recipe(1, 4))
+    >>> model = small_language_model(config=config)
+    >>> model.network.spec.layers, 0 < model.chance < 1
+    (1, True)
 
     ``chance`` is the accuracy of always predicting the most frequent token.
     """
@@ -92,6 +103,12 @@ def small_language_model(
     seed: int = 0, *, config: LanguageConfig = _DEFAULT, on_step: OnStep | None = None
 ) -> LanguageModel:
     """A BERT-like model trained on the bundled passages; the same one every time for a seed.
+
+    >>> from rankscope.models.training import LanguageConfig, Recipe, small_language_model
+    >>> config = LanguageConfig(layers=1, heads=1, width=8, length=8, copies=1, recipe=Recipe(1, 4))
+    >>> net, x, token_mask = small_language_model(config=config).read(["A rose is a rose."])
+    >>> x.shape
+    torch.Size([1, 8, 8])
 
     A stand-in for claims about trained models: it has read about five thousand words.
     """

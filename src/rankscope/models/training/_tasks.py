@@ -29,6 +29,12 @@ IGNORED = -100  # the label of a token that has no target: padding, or a token t
 class Examples:
     """Inputs and targets, one row per example; ``token_mask`` is False at padding.
 
+    >>> from rankscope.models.training import Examples, Sorting
+    >>> drawn = [Sorting(symbols=5, tokens=4).draw(10, seed, "training") for seed in (0, 1)]
+    >>> both = Examples.stack(drawn)
+    >>> both.inputs.shape, both.seeds
+    (torch.Size([20, 4]), 2)
+
     After ``stack``, the examples of all seeds follow each other.
     """
 
@@ -78,7 +84,12 @@ class Examples:
 
 @runtime_checkable
 class Task(Protocol):
-    """Compares outputs ``(seed, batch, token, output)`` with targets, for each seed."""
+    """Compares outputs ``(seed, batch, token, output)`` with targets, for each seed.
+
+    >>> from rankscope.models.training import Classify, Task
+    >>> isinstance(Classify(), Task)
+    True
+    """
 
     def loss(self, outputs: Tensor, targets: Tensor) -> Scores: ...
 
@@ -90,7 +101,14 @@ class Task(Protocol):
 @checked
 @dataclass(frozen=True)
 class Classify:
-    """Classify every token that has a label; the score is the accuracy."""
+    """Classify every token that has a label; the score is the accuracy.
+
+    >>> import torch
+    >>> from rankscope.models.training import Classify
+    >>> right, counted = Classify().score(torch.eye(3)[None, None], torch.tensor([[[0, 1, 0]]]))
+    >>> right / counted
+    tensor([0.6667])
+    """
 
     def loss(self, outputs: Tensor, targets: Tensor) -> Scores:
         _check_labels(outputs, targets)
@@ -109,7 +127,13 @@ class Classify:
 @checked
 @dataclass(frozen=True)
 class Approach:
-    """Approach a target point with every token; the score is minus the mean squared distance."""
+    """Approach a target point with every token; the score is minus the mean squared distance.
+
+    >>> import torch
+    >>> from rankscope.models.training import Approach
+    >>> Approach().loss(torch.ones(1, 2, 3, 2), torch.zeros(1, 2, 3, 2))
+    tensor([1.])
+    """
 
     def loss(self, outputs: Tensor, targets: Tensor) -> Scores:
         _check_alike(outputs, targets)
@@ -146,7 +170,13 @@ def _check_alike(outputs: Tensor, targets: Tensor) -> None:
 @checked
 @dataclass(frozen=True)
 class Sorting:
-    """Sort sequences of symbols, which are drawn independently and may repeat."""
+    """Sort sequences of symbols, which are drawn independently and may repeat.
+
+    >>> from rankscope.models.training import Sorting
+    >>> examples = Sorting(symbols=5, tokens=4).draw(2, seed=0, purpose="training")
+    >>> bool((examples.targets == examples.inputs.sort(-1).values).all())
+    True
+    """
 
     symbols: Count = 10
     tokens: Count = 8
@@ -161,7 +191,13 @@ class Sorting:
 @checked
 @dataclass(frozen=True)
 class Hull:
-    """Label uniform points of the square [−1, 1]²: 1 on their convex hull, else 0."""
+    """Label uniform points of the square [−1, 1]²: 1 on their convex hull, else 0.
+
+    >>> from rankscope.models.training import Hull
+    >>> examples = Hull(points=6).draw(2, seed=0, purpose="training")
+    >>> examples.inputs.shape, bool((examples.targets.sum(-1) >= 3).all())
+    (torch.Size([2, 6, 2]), True)
+    """
 
     points: Annotated[int, Range(3, 1_000_000)] = 10
 
@@ -188,6 +224,11 @@ _ENDS = re.compile(r"(?<=[.!?])\s+")
 @dataclass(frozen=True)
 class Memorisation:
     """Memorise random labels of sentences, each cut to ``tokens`` tokens including CLS and SEP.
+
+    >>> from rankscope.models.training import Memorisation
+    >>> examples = Memorisation(("A rose is a rose.", "It rains.")).draw(seed=0)
+    >>> examples.inputs.shape, examples.token_mask.sum(-1).tolist()
+    (torch.Size([2, 8]), [8, 5])
 
     The vocabulary is that of these sentences.
     """
@@ -216,6 +257,12 @@ def split_sentences(texts: Sequence[str]) -> list[str]:
 @checked
 def read_sentences(path: str | Path) -> tuple[str, ...]:
     """The sentences of a file in UTF-8, in order.
+
+    >>> from pathlib import Path
+    >>> from rankscope.models.training import read_sentences
+    >>> _ = Path("sentences.txt").write_text("It rains.")
+    >>> read_sentences("sentences.txt")
+    ('It rains.',)
 
     Of a ``.tsv`` file these are the columns whose name, in its first row, begins with "sentence".
     Of any other file each line that is not empty.

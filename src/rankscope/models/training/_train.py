@@ -39,6 +39,11 @@ _REPORT_EVERY = 10  # steps between two reports of progress
 class Recipe:
     """AdamW with a linear warm-up, then a cosine decay to a tenth of the learning rate.
 
+    >>> from rankscope.models.training import Recipe
+    >>> recipe = Recipe(steps=1000, batch=32, learning_rate=1e-3, warmup=100)
+    >>> recipe.rate(0), recipe.rate(99), round(recipe.rate(999), 6)
+    (1e-05, 0.001, 0.0001)
+
     Training ends after ``steps`` steps, or when the score on the first ``scored`` training
     examples, computed every ``check_every`` steps, reaches ``goal``.
     """
@@ -68,7 +73,16 @@ class Recipe:
 @checked
 @dataclass(frozen=True, repr=False)
 class Trained(Tabular):
-    """A trained model, its seed, its number of training steps, and its final score."""
+    """A trained model, its seed, its number of training steps, and its final score.
+
+    >>> from rankscope import Spec
+    >>> from rankscope.models.training import Classify, Recipe, SequenceModel, Sorting, train
+    >>> model = SequenceModel.random(Spec(1, 1, 8), outputs=5, symbols=5, positions=4, seed=0)
+    >>> examples = Sorting(symbols=5, tokens=4).draw(8, seed=0, purpose="training")
+    >>> (trained,) = train([model], Classify(), [examples], Recipe(2, 4), seeds=[0])
+    >>> trained.steps, 0 <= trained.score <= 1
+    (2, True)
+    """
 
     model: SequenceModel
     seed: int
@@ -116,6 +130,13 @@ def train(
     on_step: OnStep | None = None,
 ) -> list[Trained]:
     """Train one model per seed, all in one batched model; ``models`` are not changed.
+
+    >>> from rankscope import Spec
+    >>> from rankscope.models.training import Classify, Recipe, SequenceModel, Sorting, train
+    >>> model = SequenceModel.random(Spec(1, 1, 8), outputs=5, symbols=5, positions=4, seed=0)
+    >>> examples = Sorting(symbols=5, tokens=4).draw(8, seed=0, purpose="training")
+    >>> len(train([model, model], Classify(), [examples] * 2, Recipe(2, 4), seeds=[0, 1]))
+    2
 
     Each seed has its model, its examples and its order of batches (a stream of the seed). A seed
     that reaches the goal keeps its weights from then on while others continue, so that it ends

@@ -32,6 +32,10 @@ _WORDS: Final = {"length": "path length", "index": "singular value", "other_toke
 class FigureKind:
     """One figure: its function, the part of a result it draws, and its texts.
 
+    >>> from rankscope import figures
+    >>> figures.FIGURES["by_layer"].against, figures.FIGURES["by_layer"].draws
+    ('layer by layer', 'summary')
+
     ``reading`` is a sentence on how to read it, ``against`` ends a heading: "against depth".
     ``metric`` is its default metric, if any. ``places`` are the columns of its axes: one for
     curves, several for maps, none if its options define them; then the chart has its own

@@ -65,6 +65,12 @@ def to_json(
 ) -> dict[str, Any]:
     """Convert a result to a dictionary for ``json.dumps``.
 
+    >>> from rankscope.experiments import run
+    >>> from rankscope.show.report import to_json
+    >>> fields = to_json(run("D8"))
+    >>> fields["id"], fields["verdict"]
+    ('D8', 'holds')
+
     ``files`` are the paths of its files. The full table is large, so it is None unless
     ``with_table``; the summary has the metrics that the page shows, by layer, length or setting.
     NaN becomes None; infinities become "inf" and "-inf", which ``float`` reads (minus infinity

@@ -29,7 +29,7 @@ from rankscope.show.figures import (
     svg,
 )
 from rankscope.show.report._page import Chart, Report, Section, Table, first_chart, titles
-from rankscope.show.report._prose import inline, linked, named_in, paragraphs, sentences
+from rankscope.show.report._prose import address, inline, linked, named_in, paragraphs, sentences
 from rankscope.show.report._tables import (
     FATES,
     Rows,
@@ -276,6 +276,7 @@ def _template(name: str) -> Template:
         lstrip_blocks=True,
     )
     environment.filters |= {
+        "address": address,
         "define": _define,
         "inline": inline,
         "linked": linked,

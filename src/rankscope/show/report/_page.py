@@ -33,6 +33,12 @@ _MOST_ENTRIES, _FIRST_ENTRIES, _LONGEST_ENTRY = 16, 3, 500
 class Chart:
     """A chart in a section, with its own heading if the section has several.
 
+    >>> from rankscope import figures, tables
+    >>> from rankscope.show.report import Chart
+    >>> table = tables.frame({"layer": [0, 1], "metric": ["rank"] * 2, "value": [4.0, 2.0]})
+    >>> Chart(figures.by_layer(tables.summary(table)), "Ranks by layer").title
+    'Ranks by layer'
+
     ``description`` is its alternative text, ``text`` is shown above it. The page defines its
     ``metrics``.
     """
@@ -53,7 +59,14 @@ class Chart:
 @checked
 @dataclass(frozen=True)
 class Table:
-    """A table with a caption above and a note below."""
+    """A table with a caption above and a note below.
+
+    >>> import polars as pl
+    >>> from rankscope.show.report import Section, Table
+    >>> ranks = Table(pl.DataFrame({"layer": [0, 1], "rank": [4.0, 2.0]}), "Ranks by layer")
+    >>> len(Section("Details", blocks=[ranks]).blocks)
+    1
+    """
 
     rows: Rows
     caption: str
@@ -64,6 +77,10 @@ class Table:
 @dataclass(frozen=True)
 class Section:
     """A heading, text, charts and tables.
+
+    >>> from rankscope.show.report import Section
+    >>> Section("Details", "Tokens are **alike** from layer 4 on.").charts
+    []
 
     Markup of texts: an empty line separates paragraphs, ``**stars**`` are bold, backticks are code,
     and lines that begin with ``- `` are a list.
@@ -83,6 +100,12 @@ class Section:
 @dataclass(frozen=True)
 class Report:
     """The content of a page: title, answer, sections and provenance.
+
+    >>> from rankscope.show.report import Report, Section
+    >>> details = Section("Details", "After 4 layers.")
+    >>> report = Report("Collapse", "SAN loses its tokens.", sections=[details])
+    >>> len(report.sections), report.charts
+    (1, [])
 
     ``warnings`` are shown first, ``headline`` is the answer in a few words and ``answer`` the same
     in sentences. ``judgements`` are the verdicts of a claim by domain. ``overline`` is small text

@@ -153,6 +153,17 @@ def linked(html: Markup) -> Markup:
     return Markup(_NAMED.sub(lambda match: _BY_NAME[match[0]].link, str(html)))
 
 
+def address(url: str) -> Markup:
+    """The address of a page of the documentation: a link, or a path in the repository.
+
+    >>> print(address("docs/rules.md#cone"))
+    docs/rules.md#cone
+    """
+    if not url.startswith(("https://", "http://")):
+        return escape(url)
+    return Markup('<a href="{}" rel="noreferrer">what it means</a>').format(url)
+
+
 def named_in(text: str) -> list[Paper]:
     """The papers that a text cites."""
     names = set(_NAMED.findall(text))

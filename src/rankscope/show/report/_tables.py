@@ -13,7 +13,7 @@ from rankscope.metric_catalogue import Metric
 from rankscope.numerals import MINUS, power_of_ten_html, short_html
 from rankscope.results import Fate, Finding, Listing
 from rankscope.show.report._grids import DOUBT, IN_DOUBT, METRIC, Cell, MetricGrid
-from rankscope.show.report._prose import inline
+from rankscope.show.report._prose import address, inline
 
 NOTHING: Final = "–"
 _NUMERAL: Final = re.compile(r"[-−+]?(\d|10\^)")
@@ -111,9 +111,14 @@ def is_numeric(listing: Listing, column: int) -> bool:
     return 2 * numbers > len(entries) and short_words
 
 
+def is_seen(finding: Finding) -> bool:
+    """Whether it is present, in full or in part."""
+    return finding.fate in ("collapse", "slow", "noted")
+
+
 def where(finding: Finding) -> str:
     """The layer and component of a finding, if it is present."""
-    if finding.fate not in ("collapse", "slow", "noted"):
+    if not is_seen(finding):
         return ""
     layer = "" if finding.layer is None else f"layer {finding.layer:,}"
     return ", ".join(filter(None, [layer, finding.part]))
@@ -209,12 +214,18 @@ def _of_findings(findings: Sequence[Finding], caption: str) -> TableView:
         "details": [TableCell(inline(finding.sentence), "words") for finding in findings],
         "where": [TableCell(inline(where(finding)), "where") for finding in findings],
         "samples": [TableCell(in_how_many(finding), _NUMBER) for finding in findings],
-        "criterion": [TableCell(inline(finding.rule), "words rule") for finding in findings],
+        "criterion": [TableCell(_criterion(finding), "words rule") for finding in findings],
     }
     filled = {name: cells for name, cells in columns.items() if any(cell.content for cell in cells)}
     heads = [TableCell(name, _NUMBER * (name == "samples")) for name in filled]
     rows = list(zip(*filled.values(), strict=True))
     return TableView(heads, rows, caption, style="table findings")
+
+
+def _criterion(finding: Finding) -> Markup:
+    """The rule, and the page about it."""
+    page = Markup(' <span class="small">{}</span>').format(address(finding.url))
+    return inline(finding.rule) + (page if finding.url else "")
 
 
 def badge(words: str, kind: str) -> Markup:

@@ -22,6 +22,7 @@ from rankscope.show.report._tables import (
     in_how_many,
     is_huge,
     is_numeric,
+    is_seen,
     known_figures,
     where,
 )
@@ -62,6 +63,8 @@ def findings_table(findings: Sequence[Finding]) -> Table:
     for finding in findings:
         status = Text(FATES[finding.fate], STYLE[finding.fate])
         details = Text(without_marks(finding.sentence))
+        if finding.url and is_seen(finding):
+            details.append(f"\n{without_marks(finding.url)}", "dim")
         more = [where(finding)] * located + [in_how_many(finding)] * counted
         table.add_row(Text(finding.kind), status, details, *map(Text, more))
     return table
@@ -160,6 +163,9 @@ def _top(console: Console, result: Result, *, full: bool) -> None:
         console.print()
         console.print(Text(without_marks(result.headline.text), _TONES[result.headline.tone]))
         console.print(_answer(result, full=full))
+        pages = [finding.url for finding in result.findings if is_seen(finding) and finding.url]
+        if pages and not full:
+            console.print(Text(f"What it means: {without_marks(pages[0])}", "dim"))
     judged = {"": result.judgement, "beyond: ": result.beyond}
     answers = [
         (
