@@ -1,5 +1,6 @@
 """Where the command line starts: from here on, an interruption is one line and no traceback."""
 
+import gc
 import os
 import signal
 import sys
@@ -11,6 +12,8 @@ from rankscope.process import passive_wait, stop
 def main() -> None:
     """Import the commands, which is slow, and run the requested one."""
     os.environ.update(passive_wait())  # before torch is imported
+    # Python looks for garbage after 700 new objects by default, and imports make half a million.
+    gc.set_threshold(10_000)
     before = signal.signal(signal.SIGINT, stop)  # nothing is written yet, so nothing can be lost
     try:
         from rankscope.cli import main

@@ -9,9 +9,11 @@ import io
 import json
 import re
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from textwrap import wrap
+from threading import Lock, Thread
 from typing import Any, Final
 
 import altair as alt
@@ -193,7 +195,7 @@ def _printable(value: Any, key: object = None) -> Any:
         return _CONTROL.sub("\ufffd", value.translate(_IN_TITLES) if key == "title" else value)
     if isinstance(value, Mapping):
         return {_printable(key): _printable(inner, key) for key, inner in value.items()}
-    return [_printable(inner, key) for inner in value] if isinstance(value, list) else value
+    return [_printable(inner, key) for inner in value] if isinstance(value, list | tuple) else value
 
 
 class ScriptSafe(json.JSONEncoder):
@@ -210,11 +212,35 @@ class ScriptSafe(json.JSONEncoder):
         return text
 
 
-@cache
 def bundle() -> str:
     """Vega, Vega-Lite and Vega-Embed as one script that needs nothing else."""
+    with _bundling:
+        return _bundle()
+
+
+_bundling: Final = Lock()
+"""Held while the script is made, so that it is made once."""
+
+
+@cache
+def _bundle() -> str:
     check_address_space()
     return vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed;", vl_version=VEGA_LITE)
+
+
+def start_renderer() -> None:
+    """Start the renderer and make the script of pages, in a thread of their own.
+
+    This takes a second, during which a command imports torch and Transformers in another. Whether
+    it fails shows where a page is written.
+    """
+
+    def start() -> None:
+        with suppress(Exception):
+            bundle()
+            svg({"data": {"values": [{}]}, "mark": "point"})
+
+    Thread(target=start).start()
 
 
 def content_policy(scripts: Sequence[str]) -> str:
