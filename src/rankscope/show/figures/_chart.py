@@ -59,6 +59,12 @@ class OfflineChart(alt.ConcatChart):
             content = written.getvalue()
             write_file(fp, content if isinstance(content, bytes) else content.encode())
 
+    def to_dict(self, *arguments: Any, **options: Any) -> dict[str, Any]:
+        """The specification, with rows in lists: they are tuples before (see ``over``)."""
+        spec = super().to_dict(*arguments, **options)
+        named = {name: list(rows) for name, rows in spec.get("datasets", {}).items()}
+        return {**spec, "datasets": named} if named else spec
+
     def _repr_mimebundle_(self, *_: Any, **__: Any) -> dict[str, str]:
         """An image; Altair's default display loads Vega from the internet."""
         return {"image/svg+xml": svg(printable(self.to_dict())), "text/plain": repr(self)}
@@ -195,7 +201,7 @@ def _printable(value: Any, key: object = None) -> Any:
         return _CONTROL.sub("\ufffd", value.translate(_IN_TITLES) if key == "title" else value)
     if isinstance(value, Mapping):
         return {_printable(key): _printable(inner, key) for key, inner in value.items()}
-    return [_printable(inner, key) for inner in value] if isinstance(value, list | tuple) else value
+    return [_printable(inner, key) for inner in value] if isinstance(value, list) else value
 
 
 class ScriptSafe(json.JSONEncoder):

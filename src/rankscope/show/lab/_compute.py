@@ -80,7 +80,7 @@ def clean(value: Any) -> Any:
         return value if math.isfinite(value) else None
     if isinstance(value, Mapping):
         return {key: clean(inner) for key, inner in value.items()}
-    return [clean(inner) for inner in value] if isinstance(value, list | tuple) else value
+    return [clean(inner) for inner in value] if isinstance(value, list) else value
 
 
 def first(state: State) -> dict[str, Any]:
