@@ -25,6 +25,7 @@ from .pool import CAN_FORK as CAN_FORK
 from .pool import Answer as Answer
 from .pool import Template as Template
 from .pool import Worker as Worker
+from .pool import share_out as share_out
 from .progress import OnStep as OnStep
 from .progress import parts as parts
 from .progress import silent as silent

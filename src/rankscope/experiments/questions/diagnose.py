@@ -183,7 +183,7 @@ def cost(config: Config) -> Cost:
     return Cost.of_trace(config.subject, metrics).times(3)
 
 
-def results(config: Config, on_step: kit.OnStep) -> Iterator[kit.Result]:
+def run_in_turn(config: Config, on_step: kit.OnStep) -> Iterator[kit.Result]:
     """Measure the model once, stage by stage, judge it by rules, and explain: the answer first."""
     parts, seed = config.parts, config.reference_seed
     fix = Path(config.fix).expanduser() if config.fix else None
@@ -256,7 +256,7 @@ def diagnose(
     subject = replace(subject, batch_size=whole("batch_size", batch_size, least=1))
     folder = "" if fix is None else str(fix)
     asked = (chapters,) if isinstance(chapters, str) else tuple(chapters)
-    *_, result = results(Config(subject, parts, seed, folder, asked), on_step or kit.silent)
+    *_, result = run_in_turn(Config(subject, parts, seed, folder, asked), on_step or kit.silent)
     return result
 
 
