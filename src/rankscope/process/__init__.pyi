@@ -15,6 +15,7 @@ from .interruption import prompt_interruption as prompt_interruption
 from .interruption import stop as stop
 from .memory import available_memory as available_memory
 from .memory import free_address_space as free_address_space
+from .memory import keep_freed_memory as keep_freed_memory
 from .packages import DISTRIBUTIONS as DISTRIBUTIONS
 from .packages import REQUIREMENTS as REQUIREMENTS
 from .packages import installed_version as installed_version
