@@ -2,9 +2,13 @@
 
 import io
 import sys
+from dataclasses import replace
 
 from rankscope.cli import outputs
+from rankscope.cli.options import OutputOptions
 from rankscope.cli.printing import print_error, print_list
+from rankscope.results import Headline, Result
+from rankscope.tables import frame
 
 
 class Terminal(io.StringIO):
@@ -55,15 +59,41 @@ def test_the_bar_says_what_is_being_done(monkeypatch) -> None:
     monkeypatch.setenv("FORCE_COLOR", "1")
     monkeypatch.setenv("TERM", "xterm")
     terminal_shown = terminal(monkeypatch, "stderr", 80)
-    with outputs.progress() as begin:
-        begin("D2")(0.5)
-        begin("drawing")(0.25)
+    with outputs.progress() as bars:
+        bars.begin("D2")(0.5)
+        bars.begin("drawing")(0.25)
     shown = terminal_shown.getvalue()
     for words in ("D2", "50%", "drawing", "25%"):
         assert words in shown
 
 
 def test_there_is_no_bar_without_a_terminal(capsys) -> None:
-    with outputs.progress() as begin:
-        begin("D2")(0.5)
+    with outputs.progress() as bars:
+        bars.begin("D2")(0.5)
     assert capsys.readouterr().err == ""
+
+
+def test_an_answer_is_printed_before_the_chapters_are_computed(capsys, monkeypatch, tmp_path):
+    bars_shown = terminal(monkeypatch, "stderr", 80)
+    answer = Result(
+        "mine", "A model", "?", ("It is.",), frame({"metric": ["a"], "value": [1.0]}), {}
+    )
+    answer = replace(answer, headline=Headline("Found"), labels=("where",))
+    printed = []
+
+    def compute(bars):
+        bars.begin("mine")(0.25)
+        yield answer
+        printed.append(capsys.readouterr().out)
+        bars.begin("chapters")(0.5)
+        yield replace(answer, sentences=("It is.", "More."), labels=("where", "why"))
+
+    outputs.publish(compute, OutputOptions(output=tmp_path))
+    assert "Found" in printed[0]
+    assert "Found" not in capsys.readouterr().out  # once
+    assert "chapters" in bars_shown.getvalue()  # the bar is back
+
+    printed.clear()
+    outputs.publish(compute, OutputOptions(output=tmp_path, full=True))
+    assert printed == [""]  # all details are known at the end alone
+    assert "More." in capsys.readouterr().out

@@ -7,7 +7,9 @@ import time
 import psutil
 import pytest
 
-from rankscope.process.pool import Template, Worker
+from rankscope.errors import InputError
+from rankscope.process import pool
+from rankscope.process.pool import Template, Worker, share_out
 
 TASKS = """
 import os, signal, subprocess, sys, time
@@ -127,3 +129,45 @@ def test_a_template_that_was_killed_is_started_again(hire):
     assert first.ask(b"b") == b"B"  # its workers live on
     assert hire(template=template).ask(b"c") == b"C"
     template.close()
+
+
+SHARED = """
+import os, time
+from rankscope.errors import InputError
+
+def square(number):
+    time.sleep(0.01 * abs(5 - number))  # the first takes longest
+    if number == 7:
+        raise InputError("not seven")
+    return number**2, os.getpid()
+"""
+
+
+@pytest.fixture
+def shared(tmp_path, monkeypatch):
+    (tmp_path / "sharing.py").write_text(SHARED)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(pool, "_cores", lambda: 2)
+    import sharing
+
+    return sharing.square
+
+
+def test_work_is_shared_out_and_comes_back_in_order(shared) -> None:
+    squares, processes = zip(*share_out(shared, range(5)), strict=True)
+    assert squares == (0, 1, 4, 9, 16)
+    assert os.getpid() not in processes
+    assert len(set(processes)) == 2
+    assert not any(map(psutil.pid_exists, processes))
+
+
+def test_an_error_of_shared_work_is_raised_here_and_ends_the_rest(shared) -> None:
+    replies = share_out(shared, [1, 7, 2])
+    assert next(replies)[0] == 1
+    with pytest.raises(InputError, match="not seven"):
+        next(replies)
+
+
+def test_a_single_core_does_the_work_itself(shared, monkeypatch) -> None:
+    monkeypatch.setattr(pool, "_cores", lambda: 1)
+    assert list(share_out(shared, [3])) == [(9, os.getpid())]

@@ -164,6 +164,8 @@ class Subject:
 
     def to(self, dtype: torch.dtype) -> "Subject":
         """The same subject in another number format."""
+        if {dtype} == {self.x.dtype, *(p.dtype for p in self.network.parameters())}:
+            return self
         network = self.network.double() if dtype == torch.float64 else self.network.float()
         return replace(self, network=network, x=self.x.to(dtype))
 

@@ -39,9 +39,18 @@ _Id = Annotated[str | None, typer.Argument(metavar="ID", help=_IDS, show_default
 
 
 def _answer(id_: str, options: QuestionOptions, **chosen: Any) -> "Result":
+    _start_page(options)
     from rankscope.cli import inputs, outputs
 
     return outputs.run(CATALOGUE[id_], inputs.question(id_, options, **chosen), options)
+
+
+def _start_page(options: OutputOptions) -> None:
+    """Start what draws the page, if there is to be one; meanwhile models are imported and read."""
+    if options.output is not None or not options.as_json:
+        from rankscope.show import figures
+
+        figures.start_renderer()
 
 
 @app.command()
@@ -98,6 +107,7 @@ def demo(options: OutputOptions) -> None:
     The model is a random BERT of MiniLM's size with one broken norm. Nothing is
     downloaded.
     """
+    _start_page(options)
     from rankscope.cli import outputs
     from rankscope.cli.demo import FACTOR, FAULT, demo_pair
 
@@ -125,6 +135,7 @@ def trace(
     ] = "relative_residual,residual,dispersion,mean_cosine",
 ) -> None:
     """Measure every layer of a model."""
+    _start_page(options)
     from rankscope.cli import inputs, outputs
     from rankscope.core.tracing import MEASURES
 
@@ -285,6 +296,7 @@ def compare(
     'rankscope compare run', where run contains checkpoint-100, checkpoint-200,
     ..., shows its course.
     """
+    _start_page(options)
     from rankscope.cli import inputs, outputs
 
     outputs.run(CATALOGUE["compare"], inputs.comparison(options, models), options)
@@ -363,6 +375,7 @@ def study(options: ExperimentOptions, *, id_: _Id = None) -> None:
         refuse("study", sorted(options.specified - {"as_json"}), options, only)
         _print_entries("study", {}, as_json=options.as_json)
         return
+    _start_page(options)
     from rankscope.cli import inputs, outputs
 
     chosen = entry(id_, "study")

@@ -39,7 +39,7 @@ def report(options: OutputOptions, *, run: _Run) -> None:
     from rankscope.cli import outputs
     from rankscope.monitor import read_run, run_result
 
-    outputs.publish(lambda _: run_result(read_run(run)), options)
+    outputs.publish(lambda _: [run_result(read_run(run))], options)
 
 
 @app.command()

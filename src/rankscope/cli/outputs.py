@@ -2,7 +2,7 @@
 
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -40,16 +40,23 @@ def run(entry: Entry, config: Any, options: OutputOptions) -> Result:
         # Suggest options that do not change the model: fewer draws, or less text.
         draws = "--draws, " * hasattr(config, "draws")
         refuse_unasked(entry.module().cost(config), f"{draws}--samples, --length")
-    return publish(lambda begin: entry.run(config, begin(entry.id)), options)
+    return publish(lambda bars: entry.results(config, bars.begin(entry.id)), options)
 
 
-def publish(compute: Callable[[Callable[[str], OnStep]], Result], options: OutputOptions) -> Result:
-    """Compute a result, print it, and write its files."""
+def publish(compute: Callable[["Bars"], Iterable[Result]], options: OutputOptions) -> Result:
+    """Compute a result, print it, and write its files.
+
+    An answer that is known before the whole result is printed when it is known.
+    """
     _refuse_useless(options)
     folder = None if options.as_json and options.output is None else _folder(options)
-    start = time.perf_counter()
-    with progress() as begin:
-        result = compute(begin)
+    start, shown = time.perf_counter(), False
+    with progress() as bars:
+        for result in compute(bars):
+            if not shown and not options.as_json and not options.full and report.has_screen(result):
+                with bars.hidden():
+                    report.show(result)
+                shown = True
     seconds = time.perf_counter() - start
     if options.command:  # so that its files say how they were made
         result = replace(result, provenance={"command": options.command, **result.provenance})
@@ -58,13 +65,13 @@ def publish(compute: Callable[[Callable[[str], OnStep]], Result], options: Outpu
     # Print before writing files, so that the result survives a full disk.
     if options.as_json:
         print_json(report.to_json(result, files, with_table=options.table))
-    else:
+    elif not shown:
         report.show(result, full=options.full)
     if folder is None:
         return result
     _write_csv(result, files)
-    with progress() as begin:
-        report.write(result, folder, **drawn, on_step=begin("writing"))
+    with progress() as bars:
+        report.write(result, folder, **drawn, on_step=bars.begin("writing"))
     if not options.as_json:
         _print_files(files, seconds, "" if options.full or not report.has_screen(result) else _MORE)
     return result
@@ -93,10 +100,10 @@ def reproduce(chosen: Mapping[Entry, Mapping[str, Any]], options: ReproduceOptio
     passed = ("scale", "seeds", "fresh", "redraw", "charts")
     how = {name: getattr(options, name) for name in passed}
     try:
-        with progress() as begin:
+        with progress() as bars:
             for claim, fields in chosen.items():
                 of_claim = []
-                for outcome in reproductions({claim: fields}, folder, **how, begin=begin):
+                for outcome in reproductions({claim: fields}, folder, **how, begin=bars.begin):
                     files = _with_csv(outcome.files, options)
                     if outcome.result is not None:
                         _write_csv(outcome.result, files)
@@ -168,8 +175,27 @@ def _json(outcome: Reproduction, seeds: str, options: OutputOptions) -> dict[str
     return {**report.to_json(outcome.result, outcome.files, with_table=options.table), **how}
 
 
+class Bars:
+    """A progress bar on standard error: ``begin`` adds a line for a phase."""
+
+    def __init__(self, bar: Progress) -> None:
+        self._bar = bar
+
+    def begin(self, what: str) -> OnStep:
+        """A line for a phase, as the callback that moves it."""
+        task = self._bar.add_task(what, total=1.0)
+        return lambda share: self._bar.update(task, completed=share)
+
+    @contextmanager
+    def hidden(self) -> Iterator[None]:
+        """In this context, there is no bar: what is printed has the terminal to itself."""
+        self._bar.stop()
+        yield
+        self._bar.start()
+
+
 @contextmanager
-def progress() -> Iterator[Callable[[str], OnStep]]:
+def progress() -> Iterator[Bars]:
     """A progress bar on standard error, with one line per phase."""
     columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn())
     console = Console(stderr=True)
@@ -177,12 +203,7 @@ def progress() -> Iterator[Callable[[str], OnStep]]:
     with Progress(
         *columns, TimeRemainingColumn(), console=console, transient=True, disable=hidden
     ) as bar:
-
-        def begin(what: str) -> OnStep:
-            task = bar.add_task(what, total=1.0)
-            return lambda share: bar.update(task, completed=share)
-
-        yield begin
+        yield Bars(bar)
 
 
 def _folder(options: OutputOptions) -> Path:

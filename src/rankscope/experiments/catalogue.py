@@ -7,7 +7,7 @@ without importing the module.
 
 import ast
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from dataclasses import fields as dataclass_fields
@@ -96,11 +96,19 @@ class Entry:
 
     def run(self, config: Traceable, on_step: OnStep = silent) -> "Result":
         """Run it with a configuration."""
+        *_, result = self.results(config, on_step)
+        return result
+
+    def results(self, config: Traceable, on_step: OnStep = silent) -> "Iterator[Result]":
+        """Run it, and yield its answer as soon as it is known, if that is before its chapters.
+
+        The last result is the whole.
+        """
         from rankscope.experiments import kit
         from rankscope.process import one_thread
 
         with one_thread() if self.small else nullcontext():
-            return kit.run(self, config, on_step)
+            yield from kit.results(self, config, on_step)
 
     def stem(self, config: Traceable) -> str:
         """The name of the files of a run, known before it runs."""

@@ -49,11 +49,12 @@ check is a plain expression next to its name, so that it can be read, debugged a
 made by hand. If verdicts need facts that are not in the table, ``measure`` returns a ``Measured``,
 which is passed to ``judge``. ``PAPER`` has the fields of a ``Config`` at the sizes of the papers. A
 question, whose words depend on its subject, has ``run(config, on_step)`` instead and makes its
-result with ``ENTRY.result``.
+result with ``ENTRY.result``; one whose chapters take time has ``run_in_turn(config, on_step)``,
+which yields a result of the answer alone, and then the whole.
 '''
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import fmean, stdev
 from typing import Any, Generic, NamedTuple, TypeVar
@@ -126,13 +127,15 @@ class Answer:
     about: Mapping[str, str | Mapping[str, str]] = field(default_factory=dict)
 
 
-def run(entry: Entry, config: Any, on_step: OnStep) -> Result:
-    """Run an experiment: measure, then judge what was measured."""
+def results(entry: Entry, config: Any, on_step: OnStep) -> Iterator[Result]:
+    """Run an experiment: measure, then judge what was measured; the last result is the whole."""
     module = entry.module()
-    if hasattr(module, "run"):
-        result: Result = module.run(config, on_step)
-        return result
-    return conclude(entry, config, module.measure(config, on_step))
+    if hasattr(module, "run_in_turn"):
+        yield from module.run_in_turn(config, on_step)
+    elif hasattr(module, "run"):
+        yield module.run(config, on_step)
+    else:
+        yield conclude(entry, config, module.measure(config, on_step))
 
 
 def conclude(entry: Entry, config: Any, measured: Any) -> Result:

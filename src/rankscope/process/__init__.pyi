@@ -15,6 +15,7 @@ from .interruption import prompt_interruption as prompt_interruption
 from .interruption import stop as stop
 from .memory import available_memory as available_memory
 from .memory import free_address_space as free_address_space
+from .memory import keep_freed_memory as keep_freed_memory
 from .packages import DISTRIBUTIONS as DISTRIBUTIONS
 from .packages import REQUIREMENTS as REQUIREMENTS
 from .packages import installed_version as installed_version
@@ -25,6 +26,7 @@ from .pool import CAN_FORK as CAN_FORK
 from .pool import Answer as Answer
 from .pool import Template as Template
 from .pool import Worker as Worker
+from .pool import share_out as share_out
 from .progress import OnStep as OnStep
 from .progress import parts as parts
 from .progress import silent as silent

@@ -14,17 +14,21 @@ import struct
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from functools import partial
 from multiprocessing.connection import wait
 from pathlib import Path
 from pkgutil import resolve_name
 from queue import SimpleQueue
 from threading import Thread
-from typing import IO, Any, Final
+from typing import IO, Any, Final, TypeVar, cast
 
 from rankscope.process.threads import passive_wait
 
+Item = TypeVar("Item")
+Reply = TypeVar("Reply")
 Answer = Callable[[bytes], bytes]
 """Computes the reply to a message."""
 CAN_FORK: Final = hasattr(os, "fork") and hasattr(socket, "send_fds")
@@ -160,6 +164,54 @@ class Worker:
             return _read(self._answers)
         except (OSError, ValueError) as error:  # the pipe is closed
             raise EOFError from error
+
+
+def share_out(function: Callable[[Item], Reply], items: Sequence[Item]) -> Iterator[Reply]:
+    """``function`` of every item, in their order, computed by a worker process on each core.
+
+    For work that is Python more than arithmetic, which threads of one process cannot share. The
+    function and what it takes and returns are pickled. A single core computes them here.
+    """
+    count = min(_cores(), len(items))
+    if count < 2:
+        yield from map(function, items)
+        return
+    workers = [Worker(partial(_reply, function)) for _ in range(count)]
+    idle = SimpleQueue[Worker]()
+    for worker in workers:
+        idle.put(worker)
+
+    def ask(item: Item) -> Reply:
+        worker = idle.get()
+        try:
+            reply, error = pickle.loads(worker.ask(pickle.dumps(item)))
+        finally:
+            idle.put(worker)
+        if error is not None:
+            raise error
+        return cast(Reply, reply)
+
+    threads = ThreadPoolExecutor(count)
+    try:
+        yield from threads.map(ask, items)
+    finally:
+        threads.shutdown(wait=False, cancel_futures=True)
+        for worker in workers:
+            worker.close()
+
+
+def _reply(function: Callable[[Any], Any], message: bytes) -> bytes:
+    try:
+        return pickle.dumps((function(pickle.loads(message)), None))
+    except Exception as error:
+        return pickle.dumps((None, error))
+
+
+def _cores() -> int:
+    """The processor cores that this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
 
 
 def _start(arguments: list[str], threads: int, **streams: Any) -> subprocess.Popen[bytes]:

@@ -7,7 +7,7 @@ from rankscope.ask import Subject, model_subject
 from rankscope.experiments.diagnosis import RULES
 from rankscope.experiments.diagnosis._diagnose import judge
 from rankscope.experiments.diagnosis._measure import measure
-from rankscope.experiments.questions.diagnose import Config, run
+from rankscope.experiments.questions.diagnose import ENTRY, Config
 from rankscope.models.families import load
 
 from ...models.families.conftest import TINY, lively
@@ -33,6 +33,6 @@ def test_steps_add_up_and_every_kind_is_judged(name: str) -> None:
 
 
 def test_every_chapter_is_there_for_a_model_with_a_score_of_its_own() -> None:
-    found = run(Config(subject_of("llama"), chapters=("all",)), lambda _: None)
+    found = ENTRY.run(Config(subject_of("llama"), chapters=("all",)), lambda _: None)
     left_out = [part.title for part in found.parts if "Left out:" in " ".join(part.sentences)]
     assert (left_out, len(found.parts)) == ([], 10)

@@ -21,7 +21,7 @@ from rankscope.experiments.diagnosis._weights import (
     products,
     read_weights,
 )
-from rankscope.experiments.questions.diagnose import Config, run
+from rankscope.experiments.questions.diagnose import ENTRY, Config
 from rankscope.experiments.studies import zoo
 from rankscope.models.families import load
 
@@ -239,7 +239,7 @@ def test_the_repaired_checkpoint_is_written_beside_the_model_and_is_sound(tmp_pa
     model, fixed = broken_bert(tmp_path / "model"), tmp_path / "fixed"
     kept = (model / "model.safetensors").read_bytes()
     ids = [[3 + (7 * row + place) % 500 for place in range(24)] for row in range(6)]
-    found = run(Config(model_subject(model, ids=ids), fix=str(fixed)), lambda _: None)
+    found = ENTRY.run(Config(model_subject(model, ids=ids), fix=str(fixed)), lambda _: None)
     (dead,) = (each for each in found.findings if each.kind == "dead sublayer")
     assert (dead.fate, dead.layer, dead.part) == ("collapse", 2, "MLP")
     assert dead.module == "encoder.layer.1.output.dense.weight"

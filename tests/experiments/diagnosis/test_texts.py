@@ -152,6 +152,16 @@ def test_texts_too_short_for_halves_have_no_alignment() -> None:
     assert embedding_figures(subject_of(texts=3), None) is None
 
 
+def test_texts_whose_embeddings_are_known_are_not_read_again() -> None:
+    subject = replace(subject_of(), batch_size=2)
+    plain = embed_texts(subject)
+    known = torch.full_like(plain.whole[:3], 7.0)  # of one batch, and half of the next
+    embeddings = embed_texts(subject, known)
+    assert torch.equal(embeddings.whole[:2], known[:2])
+    assert torch.equal(embeddings.whole[2:], plain.whole[2:])
+    assert torch.equal(embeddings.first, plain.first)
+
+
 def test_the_chapter_names_the_pooling_and_the_references() -> None:
     subject = subject_of()
     twin, measured = untrained(subject, 0)[0], measured_of(subject)

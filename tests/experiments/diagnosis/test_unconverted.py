@@ -15,7 +15,7 @@ from rankscope.errors import InputError, UnsupportedModelError
 from rankscope.experiments.diagnosis import RULES
 from rankscope.experiments.diagnosis._diagnose import _evidence
 from rankscope.experiments.diagnosis._measure import ModelFigures, measure
-from rankscope.experiments.questions.diagnose import Config, diagnose, run
+from rankscope.experiments.questions.diagnose import ENTRY, Config, diagnose
 from rankscope.models.families import Unconverted, load, load_any
 from rankscope.results import Result
 
@@ -52,7 +52,7 @@ def as_it_is(model: nn.Module) -> Unconverted:
 
 def traced(model: nn.Module, ids: list[list[int]]) -> Result:
     subject = model_subject(as_it_is(model), ids=ids)
-    return run(Config(subject, chapters=("all",)), lambda _: None)
+    return ENTRY.run(Config(subject, chapters=("all",)), lambda _: None)
 
 
 def left_out(result: Result) -> list[str]:

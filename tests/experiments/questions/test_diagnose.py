@@ -15,7 +15,7 @@ from rankscope.experiments import diagnose, four_variants
 from rankscope.experiments.diagnosis import RULES
 from rankscope.experiments.diagnosis._chapters import trace_ablations
 from rankscope.experiments.diagnosis._diagnose import _answers
-from rankscope.experiments.questions.diagnose import Config, run
+from rankscope.experiments.questions.diagnose import ENTRY, Config
 from rankscope.models.text import InputCheck, embed, passages
 from rankscope.results import Finding
 from rankscope.show import report
@@ -51,6 +51,24 @@ def found():
 def collapsed():
     network = Network.random(SPEC, dtype=torch.float64).without("skip", "mlp")
     return diagnose(network, **inputs())
+
+
+def test_the_answer_is_known_before_any_chapter_runs(found, monkeypatch) -> None:
+    x, token_mask = inputs().values()
+    network = Network.random(SPEC, dtype=torch.float64)
+    subject = Subject(network, x, token_mask, batch_size=2, title=found.title)
+    runs = ENTRY.results(Config(subject, chapters=("all",)))
+    with monkeypatch.context() as patched:
+        for name in ("embedding_figures", "text_rows"):
+            patched.delattr(f"rankscope.experiments.diagnosis._diagnose.{name}")
+        patched.delattr("rankscope.experiments.diagnosis._chapters.trace_ablations")
+        patched.delattr("rankscope.experiments.diagnosis._asked.answer")
+        answer = next(runs)
+    (whole,) = runs
+    assert (answer.headline, answer.answers) == (found.headline, found.answers)
+    assert (whole.headline, whole.answers) == (found.headline, found.answers)
+    assert answer.parts == ()
+    assert whole.table.equals(found.table)
 
 
 def test_variants_are_those_of_the_paper() -> None:
@@ -184,7 +202,7 @@ def test_text_that_does_not_fit_gets_no_verdict() -> None:
         unknown=tuple(tuple(range(length)) for length in lengths),
     )
     subject = Subject(Network.random(SPEC, dtype=x.dtype), x, mask, check=unknown)
-    told = run(Config(subject), lambda _: None)
+    told = ENTRY.run(Config(subject), lambda _: None)
     assert told.headline.text == "No verdict: the text does not fit the model"
     assert (told.headline.tone, told.findings) == ("neutral", ())
     assert "are unknown to the tokeniser" in told.warnings[0]
@@ -209,7 +227,7 @@ def test_all_of_the_subject_is_honoured() -> None:
     subject = Subject(
         network, x, token_mask, measured, title="mine", about={"text": "a poem"}, batch_size=2
     )
-    told, _ = steps_of(run, Config(subject, chapters=("all",)))
+    told, _ = steps_of(ENTRY.run, Config(subject, chapters=("all",)))
     assert told.title == "mine"
     assert told.provenance["text"] == "a poem"
     assert told.provenance["special tokens"] == "left out of the figures"
@@ -281,7 +299,7 @@ def test_the_screen_has_the_first_finding_its_cause_and_what_mends_it() -> None:
         return Finding(kind, "collapse", f"{kind} is there.", "a rule", **more)
 
     blamed = made("entropy collapse", cause="A weight.", remedy="Halve it.")
-    alone = _answers([blamed, made("depth collapse")], "Lost.", "Beside.", ())
+    alone = _answers([blamed, made("depth collapse")], "Lost.", "Beside.", None)
     assert alone == [
         ("where", "entropy collapse is there."),
         ("", "depth collapse is there."),
@@ -289,5 +307,5 @@ def test_the_screen_has_the_first_finding_its_cause_and_what_mends_it() -> None:
         ("", "Beside."),
         ("what now", "Halve it."),
     ]
-    unblamed = _answers([made("depth collapse")], "Lost.", "Beside.", ())
+    unblamed = _answers([made("depth collapse")], "Lost.", "Beside.", None)
     assert [label for label, _ in unblamed] == ["where", "why", "untrained", "what now"]

@@ -4,12 +4,14 @@ import base64
 import hashlib
 import json
 import re
+import threading
+import time
 
 import polars as pl
 import pytest
 
 from rankscope.errors import InputError
-from rankscope.show.figures import ScriptSafe, by_layer, save
+from rankscope.show.figures import ScriptSafe, _chart, by_layer, save
 
 
 def test_png_has_twice_the_pixels(summary, tmp_path):
@@ -81,3 +83,34 @@ def test_control_characters_do_not_reach_the_renderer(summary, tmp_path, suffix)
     table = summary.with_columns(pl.col("variant").replace({"SAN": "\x1b[31mred\x00"}))
     path = save(by_layer(table, metrics=["dispersion"]), tmp_path / f"chart.{suffix}")
     assert path.stat().st_size > 1000
+
+
+def test_the_script_of_pages_is_made_once_even_while_the_renderer_starts(monkeypatch):
+    made = []
+
+    def bundle(*_, **__):
+        made.append(threading.current_thread())
+        time.sleep(0.2)
+        return "script"
+
+    with monkeypatch.context() as patched:
+        patched.setattr(_chart.vl_convert, "javascript_bundle", bundle)
+        _chart._bundle.cache_clear()
+        _chart.start_renderer()
+        assert _chart.bundle() == "script"
+        assert len(made) == 1
+    _chart._bundle.cache_clear()
+
+
+def test_a_renderer_that_does_not_start_is_an_error_where_a_page_is_written(monkeypatch):
+    def refuse():
+        raise InputError("too little memory")
+
+    monkeypatch.setattr(_chart, "check_address_space", refuse)
+    _chart._bundle.cache_clear()
+    before = threading.active_count()
+    _chart.start_renderer()
+    while threading.active_count() > before:
+        time.sleep(0.01)
+    with pytest.raises(InputError, match="too little memory"):
+        _chart.bundle()

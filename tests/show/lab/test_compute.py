@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rankscope import bounds, deep_trace, path_lengths, predict, trace
+from rankscope.show.lab import _compute
 from rankscope.show.lab._charts import ROWS, TITLES, charts, picture
 from rankscope.show.lab._compute import (
     DRAWS,
@@ -19,6 +20,7 @@ from rankscope.show.lab._compute import (
     principal_axes,
     run_task,
     second,
+    warm,
 )
 from rankscope.show.lab._network import input_of, matrix_of, network_of, snippet
 from rankscope.show.lab._state import State
@@ -234,3 +236,19 @@ def test_the_snippet_runs_and_gives_the_same_numbers(query, tmp_path, monkeypatc
     assert plain == curves[state.format]
     assert (tmp_path / "lab.html").stat().st_size > 1000
     assert "PathLengths" in capsys.readouterr().out
+
+
+def test_the_page_opens_with_figures_that_the_warm_process_has(monkeypatch) -> None:
+    run_task.cache_clear()
+    warm()
+
+    def refuse(_):
+        raise AssertionError("it was computed before")
+
+    monkeypatch.setattr(_compute, "first", refuse)
+    monkeypatch.setattr(_compute, "second", refuse)
+    assert json.loads(run_task("first", ""))["residual"]
+    assert json.loads(run_task("second", ""))["prediction"]
+    with pytest.raises(AssertionError):
+        run_task("first", "layers=3")
+    run_task.cache_clear()

@@ -32,7 +32,7 @@ def answer(
     asked: Sequence[Asked], subject: kit.Subject, seed: int, on_step: kit.OnStep
 ) -> dict[str, Chapter]:
     """The chapters that are asked for, by name, in the order of the page."""
-    chosen = [name for name in _CHAPTERS if name in asked or "all" in asked]
+    chosen = [name for name in _CHAPTERS if is_asked(name, asked)]
     steps = kit.parts(on_step, *(_CHAPTERS[name][1] for name in chosen))
     return {
         name: _CHAPTERS[name][2](subject, seed, on_part)
@@ -40,9 +40,14 @@ def answer(
     }
 
 
+def is_asked(name: str, asked: Sequence[Asked]) -> bool:
+    """Whether a chapter is asked for."""
+    return name in asked or "all" in asked
+
+
 def weight(asked: Sequence[Asked]) -> float:
     """Their share of the time, in the units of a diagnosis."""
-    return sum(share for name, (_, share, _) in _CHAPTERS.items() if {name, "all"} & {*asked})
+    return sum(share for name, (_, share, _) in _CHAPTERS.items() if is_asked(name, asked))
 
 
 def unasked(answered: Mapping[str, Chapter]) -> tuple[str, ...]:

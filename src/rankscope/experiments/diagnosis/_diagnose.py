@@ -1,8 +1,8 @@
 """From a subject to the result of a diagnosis; each chapter is measured once."""
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, nullcontext, suppress
-from dataclasses import replace
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
@@ -32,18 +32,6 @@ _FEW: Final = 8
 """Samples on which other networks and other inputs are tried beside the model itself."""
 
 
-@contextmanager
-def _attention_without_plans() -> Iterator[None]:
-    """cuDNN plans its attention for every new shape, for 0.06 to 1.3 s each, and a diagnosis has a
-    dozen; the other kernels of PyTorch are about as fast, and need no plan."""
-    was_enabled = torch.backends.cuda.cudnn_sdp_enabled()
-    torch.backends.cuda.enable_cudnn_sdp(False)
-    try:
-        yield
-    finally:
-        torch.backends.cuda.enable_cudnn_sdp(was_enabled)
-
-
 def diagnose_subject(
     subject: kit.Subject,
     lacking: variants.Parts,
@@ -51,115 +39,177 @@ def diagnose_subject(
     on_step: kit.OnStep,
     fix: Path | None = None,
     asked: Sequence[further.Asked] = further.DEFAULT,
-) -> dict[str, Any]:
-    """Measure, judge, and put into words: the fields of a ``Result``.
+) -> Iterator[dict[str, Any]]:
+    """Measure, judge, and put into words: the fields of a ``Result``, first of the answer alone.
 
     ``fix`` is where a repaired checkpoint is to be written, ``asked`` are the chapters that take
     time of their own.
     """
-    with _attention_without_plans() if subject.x.is_cuda else nullcontext():
-        return _diagnose(subject, lacking, seed, on_step, fix, asked)
-
-
-def _diagnose(
-    subject: kit.Subject,
-    lacking: variants.Parts,
-    seed: int,
-    on_step: kit.OnStep,
-    fix: Path | None,
-    asked: Sequence[further.Asked],
-) -> dict[str, Any]:
     if fix is not None:
         check_folder(fix, subject)
-    on_pass, on_context, on_mend, on_reference, on_ablation, on_further, on_remedies = kit.parts(
-        on_step, 4, 3, 4, 3, 3, further.weight(asked), 2
-    )
+    on_answer, on_chapters = kit.parts(on_step, 16, 5 + further.weight(asked))
     if subject.traced is None:
         refuse_broken(subject.network, list(subject.network.blocks))
     else:
         refuse_broken(subject.traced.model, list(subject.traced.stack))
     subject, warnings = references.usable(subject)
-    measured = measure(subject, on_pass)
     read = chapters.reading_part(subject)
     if subject.check is not None and not subject.check.fits:
         why = (
             "Most tokens are unknown to the tokeniser, so the measurements say nothing about text."
         )
-        return {
+        yield {
             "headline": Headline("No verdict: the text does not fit the model"),
             "sentences": (why,),
             "parts": (read,),
-            "table": rows(measured),
+            "table": rows(measure(subject, on_step)),
             "warnings": warnings,
         }
+        return
+    with _attention_without_plans(subject):
+        diagnosed = _diagnose(subject, seed, on_answer, design=further.is_asked("design", asked))
+    answer = {**_answer(diagnosed, fix), "warnings": warnings}
+    yield {**answer, "table": rows(diagnosed.measured)}
+    with _attention_without_plans(subject):
+        parts, table = _chapters(diagnosed, read, lacking, seed, asked, on_chapters)
+    yield {**answer, "parts": tuple(_drawable(part, table) for part in parts), "table": table}
+
+
+@contextmanager
+def _attention_without_plans(subject: kit.Subject) -> Iterator[None]:
+    """On a GPU, cuDNN plans its attention for every new shape, for 0.06 to 1.3 s each, and a
+    diagnosis has a dozen; the other kernels of PyTorch are about as fast, and need no plan."""
+    was_enabled = torch.backends.cuda.cudnn_sdp_enabled()
+    torch.backends.cuda.enable_cudnn_sdp(was_enabled and not subject.x.is_cuda)
+    try:
+        yield
+    finally:
+        torch.backends.cuda.enable_cudnn_sdp(was_enabled)
+
+
+@dataclass(frozen=True, eq=False)
+class _Diagnosed:
+    """What the answer is made of, before anything is put into words or any chapter has run.
+
+    ``few`` are the first samples of the ``subject``, ``twin`` its untrained twin and ``fresh`` what
+    was measured of it; ``reference`` are random networks by layer, and ``missing`` why any is
+    missing. ``remedies`` are changes of the structure that were tried.
+    """
+
+    subject: kit.Subject
+    few: kit.Subject
+    measured: ModelFigures
+    twin: kit.Subject | None
+    fresh: ModelFigures | None
+    findings: tuple[Finding, ...]
+    loss: Loss
+    mended: Mended
+    reference: pl.DataFrame
+    missing: tuple[str, ...]
+    remedies: Listing | None
+
+
+def _diagnose(subject: kit.Subject, seed: int, on_step: kit.OnStep, *, design: bool) -> _Diagnosed:
+    """Measure, judge by rules, find causes and repairs; with the ``design`` also its remedies."""
+    on_pass, on_context, on_mend, on_reference, on_remedies = kit.parts(on_step, 4, 3, 4, 3, 2)
+    measured = measure(subject, on_pass)
     few = references.first_samples(subject, _FEW)
     twin, no_twin = references.untrained(subject, seed)
     fresh = None if twin is None else measured_of(twin)
-    usable_twin = None if twin is None else references.usable(twin)[0]
-    embedded = embedding_figures(subject, usable_twin, measured.embeddings)
     findings, loss = judge(few, measured, on_context, fresh)
     mended = _mend(subject, measured.of_samples(torch.arange(len(few.x))), fresh, on_mend)
     findings = tuple(explain(finding, mended) for finding in findings)
     reference, missing = references.random_networks(few, twin, seed, on_reference)
     missing += [f"There is no untrained twin: {no_twin}."] if no_twin else []
-    ablations: pl.DataFrame | str
-    try:
-        ablations = chapters.trace_ablations(few, lacking, on_ablation)
-    except UnsupportedModelError as error:  # of a model that is not converted
-        ablations = str(error)
-    answered = further.answer(asked, subject, seed, on_further)
-    tried: tuple[Listing, ...] = ()
-    if "design" in answered:
-        part, advised = answered["design"]
-        if findings[0].fate != "absent":
-            some = references.first_samples(subject, further.SAMPLES)
-            with suppress(UnsupportedModelError):  # no network can be drawn; the chapter says so
-                part = replace(
-                    part, listings=(references.remedies(some, on_remedies), *part.listings)
-                )
-                answered["design"] = part, advised
-        tried = part.listings
-    table = tables.stack(
-        [
-            rows(measured),
-            *text_rows(measured, fresh),
-            *(() if embedded is None else [embedded.rows()]),
-            _named_for(reference.with_columns(pl.lit(STATES).alias("part")), few, subject),
-            *([] if isinstance(ablations, str) else [_named_for(ablations, few, subject)]),
-            chapters.similarity_rows(subject, loss.layer),
-            *(rows_of_part for _, rows_of_part in answered.values() if rows_of_part is not None),
-        ]
+    remedies = None
+    if design and findings[0].fate != "absent":
+        some = references.first_samples(subject, further.SAMPLES)
+        with suppress(UnsupportedModelError):  # no network can be drawn; the chapter says so
+            remedies = references.remedies(some, on_remedies)
+    return _Diagnosed(
+        subject,
+        few,
+        measured,
+        twin,
+        fresh,
+        findings,
+        loss,
+        mended,
+        reference,
+        tuple(missing),
+        remedies,
     )
-    twice, labels = references.repeated_last(few), _labels(subject)
-    parts = (
-        *filter(None, [why_part(mended), repair_part(mended)]),
-        chapters.text_part(measured, fresh, embedded),
-        chapters.layer_part(measured, loss, missing, ablations),
-        chapters.mixing_part(measured, answered.get("paths", (None, None))[1], twice, labels),
-        chapters.spectrum_part(measured),
-        *(part for part, _ in answered.values()),
-        replace(read, sentences=(*read.sentences, *further.unasked(answered))),
-    )
+
+
+def _answer(diagnosed: _Diagnosed, fix: Path | None) -> dict[str, Any]:
+    """The answer in words; what is repaired is written into the folder ``fix``."""
+    measured, findings = diagnosed.measured, diagnosed.findings
     lowest, at = measured.lowest
-    held_against = references.beside(reference, measured)
-    answers = _answers(findings, loss.sentence, held_against, tried)
+    held_against = references.beside(diagnosed.reference, measured)
+    answers = _answers(findings, diagnosed.loss.sentence, held_against, diagnosed.remedies)
     if fix is not None:
-        answers.append(("what now", write_repaired(mended, subject, fix)))
+        answers.append(("what now", write_repaired(diagnosed.mended, diagnosed.subject, fix)))
     return {
         "headline": _headline(findings),
         "sentences": tuple(sentence for _, sentence in answers),
         "labels": tuple(label for label, _ in answers),
         "findings": findings,
-        "parts": tuple(_drawable(part, table) for part in parts),
-        "table": table,
         "key_figures": {
             "lowest_relative_residual": lowest,
             "lowest_at_layer": at,
             "relative_residual_after_last_layer": float(measured.typical_residual[-1]),
             "mean_cosine_after_last_layer": float(measured.states["mean_cosine"][-1].quantile(0.5)),
         },
-        "warnings": warnings,
     }
+
+
+def _chapters(
+    diagnosed: _Diagnosed,
+    read: Part,
+    lacking: variants.Parts,
+    seed: int,
+    asked: Sequence[further.Asked],
+    on_step: kit.OnStep,
+) -> tuple[Sequence[Part], pl.DataFrame]:
+    """What a page has beside the answer, and all numbers."""
+    on_texts, on_ablation, on_further = kit.parts(on_step, 2, 3, further.weight(asked))
+    subject, few, measured = diagnosed.subject, diagnosed.few, diagnosed.measured
+    twin = None if diagnosed.twin is None else references.usable(diagnosed.twin)[0]
+    embedded = embedding_figures(subject, twin, measured, diagnosed.fresh)
+    on_texts(1.0)
+    ablations: pl.DataFrame | str
+    try:
+        ablations = chapters.trace_ablations(few, lacking, on_ablation)
+    except UnsupportedModelError as error:  # of a model that is not converted
+        ablations = str(error)
+    answered = further.answer(asked, subject, seed, on_further)
+    if diagnosed.remedies is not None:
+        part, advised = answered["design"]
+        listings = (diagnosed.remedies, *part.listings)
+        answered["design"] = replace(part, listings=listings), advised
+    reference = diagnosed.reference.with_columns(pl.lit(STATES).alias("part"))
+    table = tables.stack(
+        [
+            rows(measured),
+            *text_rows(measured, diagnosed.fresh),
+            *(() if embedded is None else [embedded.rows()]),
+            _named_for(reference, few, subject),
+            *([] if isinstance(ablations, str) else [_named_for(ablations, few, subject)]),
+            chapters.similarity_rows(subject, diagnosed.loss.layer),
+            *(rows_of_part for _, rows_of_part in answered.values() if rows_of_part is not None),
+        ]
+    )
+    twice, labels = references.repeated_last(few), _labels(subject)
+    parts = (
+        *filter(None, [why_part(diagnosed.mended), repair_part(diagnosed.mended)]),
+        chapters.text_part(measured, diagnosed.fresh, embedded),
+        chapters.layer_part(measured, diagnosed.loss, diagnosed.missing, ablations),
+        chapters.mixing_part(measured, answered.get("paths", (None, None))[1], twice, labels),
+        chapters.spectrum_part(measured),
+        *(part for part, _ in answered.values()),
+        replace(read, sentences=(*read.sentences, *further.unasked(answered))),
+    )
+    return parts, table
 
 
 def _named_for(table: pl.DataFrame, few: kit.Subject, subject: kit.Subject) -> pl.DataFrame:
@@ -233,7 +283,7 @@ def judge(
     least = references.LEAST_TOKENS
     why_not = f"the texts have fewer than {least} tokens, or their tokens are alike"
     try:
-        exponents = references.width_exponents(few, on_step)
+        exponents = references.width_exponents(few, measured, on_step)
     except RankscopeError as error:  # a mask may be for one length alone
         exponents = torch.full((len(few.x),), torch.nan)
         why_not = str(error).rstrip(".")
@@ -273,9 +323,9 @@ def _headline(findings: Sequence[Finding]) -> Headline:
 
 
 def _answers(
-    findings: Sequence[Finding], lost: str, held_against: str, tried: Sequence[Listing]
+    findings: Sequence[Finding], lost: str, held_against: str, tried: Listing | None
 ) -> list[tuple[str, str]]:
-    """Sentences, each with the question it answers; ``tried`` are tables of changes."""
+    """Sentences, each with the question it answers; ``tried`` are changes of the structure."""
     news = _news(findings)
     if news:
         # The headline names the others, too; their sentences follow without a label.
@@ -296,12 +346,12 @@ def _answers(
     return [(label, sentence) for label, sentence in answers if sentence]
 
 
-def _without_remedy(news: Sequence[Finding], tried: Sequence[Listing]) -> str:
+def _without_remedy(news: Sequence[Finding], tried: Listing | None) -> str:
     """What there is to do where no finding says so: by changes of the structure, if any helped."""
     if not news or news[0].fate == "noted":
         return "No repair is needed."
-    if tried and tried[0].title == references.REMEDIES:
-        (_, before, _), *better = tried[0].rows
+    if tried is not None:
+        (_, before, _), *better = tried.rows
         if not better:
             return "None of the changes of the structure that were tried with these weights helps."
         change, after, _ = better[0]

@@ -36,8 +36,8 @@ REMEDIES: Final = (
 )
 LEAST_TOKENS: Final = 32
 """Tokens of a text below which an eighth of it says nothing."""
-_CONTEXTS: Final = (0.125, 0.25, 0.5, 1.0)
-"""Parts of each text, from its start, that are read."""
+_CONTEXTS: Final = (0.125, 0.25, 0.5)
+"""Parts of each text, from its start, that are read beside the whole."""
 _NOISE: Final = 1e-5
 """Relative dispersion below which float32 shows little but its own rounding."""
 
@@ -67,20 +67,27 @@ def usable(subject: kit.Subject) -> tuple[kit.Subject, tuple[str, ...]]:
 
 
 @torch.no_grad()
-def width_exponents(subject: kit.Subject, on_step: kit.OnStep) -> Tensor:
+def width_exponents(subject: kit.Subject, measured: ModelFigures, on_step: kit.OnStep) -> Tensor:
     """By sample, the power of the number of tokens with which the relative dispersion goes.
 
-    After the last layer, of the start of each text and more and more of it. NaN for texts too short
-    to tell, and where the tokens are alike up to rounding.
+    After the last layer, of the start of each text and more and more of it; what was ``measured``
+    are these samples first, with all of their tokens. NaN for texts too short to tell, and where
+    the tokens are alike up to rounding.
     """
+    parts = _CONTEXTS if subject.traced is None else (*_CONTEXTS, 1.0)
     counts, sizes = [], []  # (context, sample) of each batch
     for batch, _ in kit.tracked(subject.batches(), on_step):
         real, counted = masks(batch)
         position, length = real.cumsum(-1), real.sum(-1, keepdim=True)
-        read = [real & (position <= (part * length).ceil()) for part in _CONTEXTS]
+        read = [real & (position <= (part * length).ceil()) for part in parts]
         counts.append(torch.stack([(mask & counted).sum(-1) for mask in read]))
         sizes.append(torch.stack([_dispersion_of(subject, batch, mask, counted) for mask in read]))
     tokens, dispersion = torch.cat(counts, -1).cpu(), torch.cat(sizes, -1)
+    if subject.traced is None:
+        whole = slice(len(subject.x))
+        tokens = torch.cat([tokens, measured.tokens[None, whole]])
+        last = measured.states["relative_dispersion"][-1:, whole]
+        dispersion = torch.cat([dispersion, last])
     x, y = tokens.double().clamp_min(1).log(), dispersion.clamp_min(_NOISE).log()
     x = x - x.mean(0)
     slope = (x * (y - y.mean(0))).sum(0) / x.square().sum(0).clamp_min(1e-12)

@@ -167,17 +167,20 @@ def split_halves(real: Tensor) -> tuple[Tensor, Tensor]:
 def embed_texts(subject: kit.Subject, whole: Tensor | None = None) -> Embeddings:
     """Embeddings by the subject's pooling, of whole texts and of halves read without the other.
 
-    ``whole`` are those of whole texts, where they are known.
+    ``whole`` are those of the first whole texts that are known.
     """
     pooling = subject.pooling
-    parts: tuple[list[Tensor], ...] = ([] if whole is None else [whole], [], [])
+    parts: tuple[list[Tensor], ...] = ([], [], [])
 
     def embed(x: Tensor, mask: Tensor) -> Tensor:
         return pooling(subject.network(x, mask), mask).cpu()
 
     for batch in subject.batches():
         real, _ = masks(batch)
-        if whole is None:
+        some = slice(batch.start, batch.start + len(batch.x))
+        if whole is not None and some.stop <= len(whole):
+            parts[0].append(whole[some])
+        else:
             parts[0].append(embed(batch.x, real))
         enough = (real.sum(-1) >= _LEAST_TOKENS).cpu()
         try:
@@ -348,17 +351,24 @@ def _shown(figures: Mapping[str, float]) -> tuple[float | None, ...]:
 
 
 def embedding_figures(
-    subject: kit.Subject, twin: kit.Subject | None, known: Tensor | None = None
+    subject: kit.Subject,
+    twin: kit.Subject | None,
+    measured: ModelFigures | None = None,
+    fresh: ModelFigures | None = None,
 ) -> EmbeddingFigures | None:
     """Embed the texts with the model and its twin; None for too few texts, or without a network.
 
-    ``known`` are the model's own embeddings (feature, sample), if they were measured.
+    What was ``measured`` of the model, and ``fresh`` of the twin, may have embeddings of the first
+    texts already.
     """
     if len(subject.x) < thresholds.LEAST_TEXTS or subject.traced is not None:
         return None
     pooling = subject.pooling
-    mine = embed_texts(subject, None if known is None else known.mT)
-    epsilon = torch.finfo(subject.x.dtype).eps
-    fresh = None if twin is None else embed_texts(twin)
-    direction = common_direction(mine, epsilon)
-    return EmbeddingFigures(pooling.words, pooling.notes, mine, fresh, direction)
+
+    def known(figures: ModelFigures | None) -> Tensor | None:
+        return None if figures is None or figures.embeddings is None else figures.embeddings.mT
+
+    mine = embed_texts(subject, known(measured))
+    drawn = None if twin is None else embed_texts(twin, known(fresh))
+    direction = common_direction(mine, torch.finfo(subject.x.dtype).eps)
+    return EmbeddingFigures(pooling.words, pooling.notes, mine, drawn, direction)

@@ -1,6 +1,6 @@
 """Is this model collapsing, where, why, and what now?"""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -183,16 +183,18 @@ def cost(config: Config) -> Cost:
     return Cost.of_trace(config.subject, metrics).times(3)
 
 
-def run(config: Config, on_step: kit.OnStep) -> kit.Result:
-    """Measure the model once, stage by stage, judge it by rules, and explain."""
+def run_in_turn(config: Config, on_step: kit.OnStep) -> Iterator[kit.Result]:
+    """Measure the model once, stage by stage, judge it by rules, and explain: the answer first."""
     parts, seed = config.parts, config.reference_seed
     fix = Path(config.fix).expanduser() if config.fix else None
-    fields = diagnosis.diagnose_subject(config.subject, parts, seed, on_step, fix, config.chapters)
+    for fields in diagnosis.diagnose_subject(
+        config.subject, parts, seed, on_step, fix, config.chapters
+    ):
+        # Its advice is a chapter, and brings its metrics.
+        yield ENTRY.result(
+            config, metrics=advise.ENTRY.metrics, shown=("relative_residual",), **fields
+        )
     on_step(1.0)
-    # Its advice is a chapter, and brings its metrics.
-    return ENTRY.result(
-        config, metrics=advise.ENTRY.metrics, shown=("relative_residual",), **fields
-    )
 
 
 @checked
@@ -254,7 +256,8 @@ def diagnose(
     subject = replace(subject, batch_size=whole("batch_size", batch_size, least=1))
     folder = "" if fix is None else str(fix)
     asked = (chapters,) if isinstance(chapters, str) else tuple(chapters)
-    return run(Config(subject, parts, seed, folder, asked), on_step or kit.silent)
+    *_, result = run_in_turn(Config(subject, parts, seed, folder, asked), on_step or kit.silent)
+    return result
 
 
 def _reading(inputs: Inputs | None, token_mask: Tensor | None) -> ReadInputs:

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import groupby
 from typing import Any, Final
 
@@ -18,13 +19,14 @@ from rankscope.experiments import kit
 from rankscope.experiments.counterparts import counterpart
 from rankscope.models.text import embed, passages
 from rankscope.numerals import plural, sentence_case, short
+from rankscope.process import share_out
 from rankscope.streams import stream_seed
 
 ENTRY = kit.study(
     "phases",
     "Where designs collapse, and where not: maps over depth, predicted and measured",
     question="Where on the map of designs do tokens collapse, and where do they not?",
-    seconds=120,
+    seconds=65,
     small=True,
 )
 PREDICTED, MEASURED = "predicted", "measured"
@@ -34,6 +36,7 @@ _PLACE: Final = ("model", "parameter", "setting", "layer", "metric")
 _FOLLOWED: Final = 1e-10
 # Draws that differ by less are alike but for rounding, which a norm sees to; nothing is said.
 _ROUNDING: Final = 1 + 1e-4
+_FEW_LAYERS: Final = 400  # of all networks: a second of work, which is not worth more processes
 BOUNDARY = 0.1
 """The relative dispersion below which tokens count as collapsed here: a tenth of their size."""
 SCALE, SKIP, WINDOW, HEADS = "init_scale", "skip_scale", "window", "heads"
@@ -133,28 +136,36 @@ def measure(config: Config, on_step: kit.OnStep) -> kit.Measured[None]:
     texts, _ = embed(
         passages()[:1], config.width, length=config.tokens, seed=config.seed, dtype=torch.float64
     )
+    places = [(map_, setting) for map_ in maps(config) for setting in map_.settings]
+    share = share_out if len(places) * config.layers > _FEW_LAYERS else map
+    by_place = iter(share(partial(_rows_at, config, texts), places))
     rows: list[tuple[Any, ...]] = []
-    for map_, on_map in kit.tracked(maps(config), on_step):
-        marked = map_.chosen(config.measured)
-        for setting, _ in kit.tracked(map_.settings, on_map):
-            label = (map_.name, map_.parameter, setting)
-            spec = map_.spec(config, setting)
-            prediction = predict(
-                spec,
-                texts,
-                draws=config.draws,
-                seed=stream_seed(config.seed, "phases", *map(str, label)),
-                gradients=map_.parameter == SCALE,
-            )
-            rows += _predicted(label, prediction)
-            if setting in marked:
-                rows += _measured(config, label, spec, texts, prediction)
+    for _ in kit.tracked(places, on_step):
+        rows += next(by_place)
     design = (
         f"{config.layers} layers of width {config.width}, {config.heads} heads, MLPs of four times "
         f"the width, skips, {_PLACES[config.base]}, full mask, weights of variance 1/fan-in, but "
         f"for what is varied; one passage of {config.tokens} tokens"
     )
     return kit.Measured(tables.from_rows(_COLUMNS, rows), about={"design": design})
+
+
+def _rows_at(config: Config, texts: Tensor, place: tuple[Map, float]) -> list[tuple[Any, ...]]:
+    """The rows of one setting of a map: its prediction, and a network if it is among the chosen."""
+    map_, setting = place
+    label = (map_.name, map_.parameter, setting)
+    spec = map_.spec(config, setting)
+    prediction = predict(
+        spec,
+        texts,
+        draws=config.draws,
+        seed=stream_seed(config.seed, "phases", *map(str, label)),
+        gradients=map_.parameter == SCALE,
+    )
+    rows = list(_predicted(label, prediction))
+    if setting in map_.chosen(config.measured):
+        rows += _measured(config, label, spec, texts, prediction)
+    return rows
 
 
 def judge(config: Config, measured: kit.Measured[None]) -> kit.Answer:

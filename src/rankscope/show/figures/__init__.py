@@ -24,6 +24,7 @@ with optional_packages():
     from rankscope.show.figures._chart import png as png
     from rankscope.show.figures._chart import printable as printable
     from rankscope.show.figures._chart import save
+    from rankscope.show.figures._chart import start_renderer as start_renderer
     from rankscope.show.figures._chart import svg as svg
     from rankscope.show.figures._curves import (
         by_depth,

@@ -177,8 +177,11 @@ class Vertical:
 
 
 def over(rows: Sequence[Mapping[str, Any]]) -> alt.Chart:
-    """A chart with its own rows, without marks and encodings."""
-    return alt.Chart(alt.InlineData(values=list(rows)))
+    """A chart with its own rows, without marks and encodings.
+
+    A tuple, because Altair copies lists, with all that is in them, at every step.
+    """
+    return alt.Chart(alt.InlineData(values=tuple(rows)))
 
 
 def write_ticks(rows: Sequence[Mapping[str, Any]], x: Any, y: Any, dx: float) -> list[alt.Chart]:

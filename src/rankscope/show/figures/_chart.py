@@ -9,9 +9,11 @@ import io
 import json
 import re
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from textwrap import wrap
+from threading import Lock, Thread
 from typing import Any, Final
 
 import altair as alt
@@ -56,6 +58,12 @@ class OfflineChart(alt.ConcatChart):
         if isinstance(fp, str | Path):
             content = written.getvalue()
             write_file(fp, content if isinstance(content, bytes) else content.encode())
+
+    def to_dict(self, *arguments: Any, **options: Any) -> dict[str, Any]:
+        """The specification, with rows in lists: they are tuples before (see ``over``)."""
+        spec = super().to_dict(*arguments, **options)
+        named = {name: list(rows) for name, rows in spec.get("datasets", {}).items()}
+        return {**spec, "datasets": named} if named else spec
 
     def _repr_mimebundle_(self, *_: Any, **__: Any) -> dict[str, str]:
         """An image; Altair's default display loads Vega from the internet."""
@@ -210,11 +218,35 @@ class ScriptSafe(json.JSONEncoder):
         return text
 
 
-@cache
 def bundle() -> str:
     """Vega, Vega-Lite and Vega-Embed as one script that needs nothing else."""
+    with _bundling:
+        return _bundle()
+
+
+_bundling: Final = Lock()
+"""Held while the script is made, so that it is made once."""
+
+
+@cache
+def _bundle() -> str:
     check_address_space()
     return vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed;", vl_version=VEGA_LITE)
+
+
+def start_renderer() -> None:
+    """Start the renderer and make the script of pages, in a thread of their own.
+
+    This takes a second, during which a command imports torch and Transformers in another. Whether
+    it fails shows where a page is written.
+    """
+
+    def start() -> None:
+        with suppress(Exception):
+            bundle()
+            svg({"data": {"values": [{}]}, "mark": "point"})
+
+    Thread(target=start).start()
 
 
 def content_policy(scripts: Sequence[str]) -> str:

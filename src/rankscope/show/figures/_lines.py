@@ -211,7 +211,7 @@ def line_panel(
     about = panel.entry.meaning if subtitle is None else subtitle
     said = "; ".join(filter(None, [about, "dotted where in doubt" * doubtful]))
     return alt.LayerChart(
-        data=alt.InlineData(values=data),
+        data=alt.InlineData(values=tuple(data)),  # see ``over``
         layer=[
             *_draw_noise_floor(panel),
             *_draw_named_values(panel, list(curves.values())),

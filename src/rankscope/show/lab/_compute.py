@@ -9,6 +9,7 @@ import math
 import textwrap
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import lru_cache
 from typing import Any, Final, cast
 
 import torch
@@ -45,6 +46,7 @@ _BOUNDS: Final = {
 }
 
 
+@lru_cache(maxsize=32)  # a worker is forked with the figures of the first page (``warm``)
 def run_task(task: str, query: str, chart: str = "") -> bytes:
     """The body of a reply; raises RankscopeError if the state is invalid."""
     state = State.read(query)
@@ -68,7 +70,8 @@ def warm() -> None:
     """Warm up the process that workers are forked from.
 
     The first call loads kernels and lazy imports; workers forked afterwards reply to their first
-    request without delay. Uses one thread, because a fork copies only one.
+    request without delay, and to that of the page as it opens without computing. Uses one thread,
+    because a fork copies only one.
     """
     for part in ("first", "second"):
         run_task(part, "")
