@@ -125,9 +125,11 @@ def test_squares_have_the_law_of_a_decomposition(monkeypatch):
     rows = torch.randn(3, 6, 40, generator=torch.Generator().manual_seed(0))
     rows[0, 2], rows[1, 3], rows[2] = rows[0, 1], 0.0, 1e-20 * rows[2]
     short = _draws._from_squares(rows)
+    assert short is not None
     assert short.shape == (3, 6, 6)
     size = rows.square().sum((-2, -1), keepdim=True)
     assert bool(((short @ short.mT - rows @ rows.mT).abs() <= 1e-6 * size).all())
+    assert _draws._from_squares(rows * torch.nan) is None
     monkeypatch.setattr(
         _draws,
         "triangular",
