@@ -70,6 +70,7 @@ class Probe:
         """What was inferred, and why figures are missing."""
         inputs = self._on_device(self._inputs)
         self._parts = ModelParts.of(self._model, options.tracing.get("blocks"))
+        self._modules = [*map(id, _all_modules(self._model))]
         Pass.planned(self._model, inputs, _nothing, parts=self._parts, **self._tracing())
         self.blocks: list[nn.Module] = list(self._parts.stack.blocks)
         self._routers = find_routers(self.blocks)
@@ -242,9 +243,10 @@ class Probe:
 
     def _current_parts(self) -> ModelParts:
         """Those that are known, unless modules were added or replaced."""
-        modules = list(self._model.modules())
-        if [*map(id, modules)] != [*map(id, self._parts.modules)]:
-            self._parts = ModelParts.of(self._model, self._options.tracing.get("blocks"), modules)
+        modules = [*map(id, _all_modules(self._model))]
+        if modules != self._modules:
+            self._parts = ModelParts.of(self._model, self._options.tracing.get("blocks"))
+            self._modules = modules
         return self._parts
 
     def _tracing(self) -> dict[str, Any]:
@@ -310,3 +312,8 @@ def _rows_of(inputs: Any, rows: slice, samples: int) -> Any:
     if isinstance(inputs, list | tuple):
         return [_rows_of(part, rows, samples) for part in inputs]
     return inputs
+
+
+def _all_modules(model: nn.Module) -> list[nn.Module]:
+    """Each as often as it is registered."""
+    return [module for _, module in model.named_modules(remove_duplicate=False)]

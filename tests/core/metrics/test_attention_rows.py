@@ -1,13 +1,19 @@
 """Means over sampled queries beside those over all queries."""
 
 import math
+import weakref
 
 import pytest
 import torch
 from torch import Tensor
 
 from rankscope.core import metrics
-from rankscope.core.metrics import AttentionScores, SampledAttention, sample_attention
+from rankscope.core.metrics import (
+    AttentionScores,
+    SampledAttention,
+    SampledRows,
+    sample_attention,
+)
 from rankscope.core.metrics import _attention_rows as module
 from rankscope.streams import stream
 
@@ -150,3 +156,39 @@ def test_mean_and_error_by_hand() -> None:
     expected = (weights[..., :2].sum(-1) + 10 * some.mean(-1)) / 12
     assert torch.allclose(value.double(), expected, atol=1e-6)
     assert torch.allclose(error.double(), 10 / 12 * some.std(-1) / math.sqrt(6), atol=1e-6)
+
+
+def test_layers_have_the_figures_of_their_own_masks() -> None:
+    """Masks that alternate, one that is written in place, and one whose writes are not counted."""
+    gathered, alone = SampledRows(), []
+    shared = torch.ones(1, 1, TOKENS, TOKENS, dtype=torch.bool).tril()
+    with torch.inference_mode():
+        uncounted = shared.clone()
+
+    def add(layer: int, **more) -> None:
+        scores = attention(seed=layer, **more)
+        gathered.add(scores)
+        alone.append(sample_attention(scores))
+
+    for layer, width in enumerate((300, 5, 300, 20)):
+        add(layer, causal=True, window=width)
+        shared.copy_(torch.ones_like(shared).tril().triu(-width))
+        add(10 + layer, mask=shared)
+        with torch.inference_mode():
+            uncounted.copy_(shared)
+        add(20 + layer, mask=uncounted)
+    for together, one in zip(gathered.finish(), alone, strict=True):
+        for name in NAMES:
+            for ours, expected in zip(getattr(together, name), getattr(one, name), strict=True):
+                assert torch.equal(ours, expected), name
+
+
+def test_few_masks_are_held() -> None:
+    gathered, masks = SampledRows(), []
+    for layer in range(5):
+        mask = torch.ones(1, 1, TOKENS, TOKENS, dtype=torch.bool).tril(layer)
+        masks.append(weakref.ref(mask))
+        gathered.add(attention(seed=layer, mask=mask))
+        del mask
+    assert sum(mask() is not None for mask in masks) == 2
+    assert len(gathered.finish()) == 5

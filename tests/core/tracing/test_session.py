@@ -1,15 +1,19 @@
 """A session reads a model once, and has the numbers of single traces whatever happens to it."""
 
+import weakref
+
 import pytest
 import torch
 import transformers
 from torch import nn
+from transformers.integrations.sdpa_attention import sdpa_attention_forward
+from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 import rankscope
 from rankscope.core.network import Network, Spec
 from rankscope.core.tracing import Session, _attention, attach, trace
 from rankscope.core.tracing._provenance import ModelRecord
-from rankscope.errors import InputError, KindError
+from rankscope.errors import InputError, KindError, ModelError
 
 X = torch.randn(2, 5, 8, generator=torch.Generator().manual_seed(0))
 
@@ -226,3 +230,61 @@ def test_attention_is_compared_once_for_each_kind_of_call(monkeypatch) -> None:
         assert passes(session, {"input_ids": ids[:, :4]}) == [3]
         model.encoder.layer[1].attention.self.scaling = 0.7  # read again
         assert passes(session, plain, plain) == [3, 0]
+
+
+def test_a_replaced_dictionary_of_attributes_is_noticed(readings) -> None:
+    model = scaled()
+    with attach(model, blocks=[model[0], model[1]]) as session:
+        session.trace(X)
+        model[0].__dict__ = Scaled().__dict__
+        after = session.trace(X)
+    assert len(readings) == 2
+    assert after.provenance.weights == trace(model, X, blocks=[*model]).provenance.weights
+
+
+def test_outputs_that_modules_keep_are_not_held() -> None:
+    class Keeps(Scaled):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            self.last = super().forward(x)
+            return self.last
+
+    model = nn.Sequential(Keeps(), Keeps())
+    with attach(model, blocks=[*model]) as session:
+        session.trace(X)
+        session.trace(X)
+        kept = [weakref.ref(block.last) for block in model]
+        for block in model:
+            del block.last
+        assert [output() for output in kept] == [None, None]
+
+
+class Lies:
+    """Attention that is another one from its second layer-pass on; it has no hash."""
+
+    def __init__(self, after: int) -> None:
+        self.after, self.calls = after, 0
+
+    def __eq__(self, other: object) -> bool:
+        return self is other
+
+    def __call__(self, module, query, key, value, mask, **options):
+        self.calls += 1
+        if self.calls > self.after:
+            value = value.roll(1, 2)
+        return sdpa_attention_forward(module, query, key, value, mask, **options)
+
+
+def test_attention_of_others_is_compared_in_every_pass(monkeypatch) -> None:
+    config = transformers.BertConfig(
+        vocab_size=11, hidden_size=8, num_hidden_layers=2, num_attention_heads=2,
+        intermediate_size=8,
+    )  # fmt: skip
+    torch.manual_seed(0)
+    model = transformers.BertModel(config).eval()
+    monkeypatch.setitem(ALL_ATTENTION_FUNCTIONS._local_mapping, "sdpa", Lies(after=4))
+    given = {"input_ids": torch.arange(10).view(2, 5)}
+    with attach(model) as session:
+        for _ in range(2):
+            session.trace(given, metrics="attention_entropy")
+        with pytest.raises(ModelError, match="does not compute what its arguments describe"):
+            session.trace(given, metrics="attention_entropy")

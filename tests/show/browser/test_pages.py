@@ -53,7 +53,7 @@ def answer(name):
     entry = CATALOGUE[name]
     given = Subject(network(), states(1 if name == "advise" else 3))
     config = entry.module().Config(given, **OTHERS.get(name, {}))
-    return entry.module().run(config, lambda _: None)
+    return entry.run(config)
 
 
 def everything():

@@ -18,6 +18,8 @@ from rankscope.core.metrics._attention_scores import (
 from rankscope.core.shapes import PerHead
 from rankscope.streams import stream
 
+_MOST_CHOICES = 2
+"""Choices that are kept for later layers: models alternate between two masks at the most."""
 STEPS = 1 << 20
 """The places within a stretch of queries, from which one is chosen."""
 
@@ -72,18 +74,24 @@ class SampledRows:
 
     def __init__(self, rows: int = 64, seed: int = 0) -> None:
         self._number, self._seed = rows, seed
-        self._choices: dict[tuple[Any, ...], _Choice] = {}
+        # With the masks, which are held so that no others come to lie there.
+        self._choices: dict[tuple[Any, ...], tuple[_Choice, list[Tensor]]] = {}
         self._layers: list[tuple[_Choice, Tensor, Tensor]] = []
 
     def add(self, scores: AttentionScores) -> None:
         """The next layer."""
-        masks = (scores.mask, scores.token_mask)
-        places = ((m.data_ptr(), m.shape, m.stride()) if m is not None else None for m in masks)
-        flags = (scores.causal, scores.window, scores.query.device)
-        key = (*places, *flags, scores.shape[0], *scores.shape[2:])
-        if key not in self._choices:
-            self._choices[key] = self._choose(scores)
-        choice = self._choices[key]
+        masks = [mask for mask in (scores.mask, scores.token_mask) if mask is not None]
+        if any(mask.is_inference() for mask in masks):  # writes to it are not counted
+            choice = self._choose(scores)
+        else:
+            places = ((m.data_ptr(), m.shape, m.stride(), m._version) for m in masks)
+            flags = (scores.mask is None, scores.causal, scores.window, scores.query.device)
+            key = (*places, *flags, scores.shape[0], *scores.shape[2:])
+            known = self._choices.pop(key, None)
+            choice = self._choose(scores) if known is None else known[0]
+            self._choices[key] = choice, masks  # put in again: the least recent one is first
+            if len(self._choices) > _MOST_CHOICES:
+                del self._choices[next(iter(self._choices))]
         self._layers.append((choice, *choice.figures(scores)))
 
     def finish(self) -> list[SampledAttention]:
@@ -108,8 +116,7 @@ class SampledRows:
         within = torch.randint(STEPS, (number - first,), generator=generator)
         # Without waiting for the device, which a copy does by default.
         within = within.to(scores.query.device, non_blocking=True)
-        masks = (scores.mask, scores.token_mask)
-        return _Choice(*_chosen(scores, within, first), scores.real_queries().sum(-1), first, masks)
+        return _Choice(*_chosen(scores, within, first), scores.real_queries().sum(-1), first)
 
 
 class _Choice(NamedTuple):
@@ -119,7 +126,6 @@ class _Choice(NamedTuple):
     seen: Tensor  # batch or 1, 1, query, key
     real: Tensor  # batch or 1: how many queries are real
     first: int  # how many of the chosen are the first
-    masks: tuple[Tensor | None, Tensor | None]  # held, so that no others come to lie there
 
     def figures(self, scores: AttentionScores) -> tuple[Tensor, Tensor]:
         """Figures of the chosen queries, and which of these count."""
@@ -139,9 +145,9 @@ class _Choice(NamedTuple):
         values = torch.stack((entropy, renyi, largest, on_first + on_sink))
         number, real = values.shape[-1], self.real[:, None, None]
         is_first = torch.arange(number, device=real.device) < self.first
-        for_each = (real - self.first) / (number - self.first)  # queries that a drawn one is
-        every = is_first | (real <= number)
-        weight = torch.where(every, 1.0, for_each.to(values.dtype)) * counted
+        stretch = (real - self.first) / (number - self.first)  # queries that a drawn one stands for
+        stands_alone = is_first | (real <= number)
+        weight = torch.where(stands_alone, 1.0, stretch.to(values.dtype)) * counted
         total = weight.sum(-1)
         means = (weight * values).sum(-1) / total
         drawn = counted & ~is_first

@@ -75,26 +75,31 @@ def triangular(rows: Float[Tensor, "batch row column"]) -> Float[Tensor, "batch 
     """C with ``CCᵀ = RRᵀ`` and at most as many columns as rows."""
     if rows.shape[-1] <= rows.shape[-2]:
         return rows
-    if rows.is_cuda and rows.dtype == torch.float32 and (few := _from_squares(rows)) is not None:
-        return few
+    if rows.is_cuda and rows.dtype == torch.float32:
+        return _from_squares(rows)
     factor: Tensor = torch.linalg.qr(rows.mT, mode="r").R.mT
     return factor
 
 
-def _from_squares(
-    rows: Float[Tensor, "batch row column"],
-) -> Float[Tensor, "batch row short"] | None:
-    """The same from products of rows in float64, since a QR decomposition is slow on a GPU.
+def _from_squares(rows: Float[Tensor, "batch row column"]) -> Float[Tensor, "batch row short"]:
+    """The same from cosines of rows in float64, since a QR decomposition is slow on a GPU.
 
-    What is added to the diagonal changes a row by 10^−7 of the longest, the precision of float32;
-    None where it is not enough to make the products positive definite.
+    What is added to the diagonal changes each row by about 10^−7 of its length, the precision of
+    float32.
     """
     wide = rows.double()
-    products = wide @ wide.mT
-    longest = products.diagonal(dim1=-2, dim2=-1).amax(-1).clamp_min(torch.finfo(wide.dtype).tiny)
-    products.diagonal(dim1=-2, dim2=-1).add_(1e-14 * longest.unsqueeze(-1))
-    factor, failed = torch.linalg.cholesky_ex(products)
-    return None if bool(failed.any()) else factor.to(rows.dtype)
+    lengths = wide.norm(dim=-1, keepdim=True)
+    units = wide / torch.where(lengths > 0, lengths, 1.0)
+    cosines = units @ units.mT
+    added = max(1e-14, 2 * rows.shape[-2] * torch.finfo(wide.dtype).eps)
+    cosines.diagonal(dim1=-2, dim2=-1).add_(added)
+    factor, failed = torch.linalg.cholesky_ex(cosines)
+    if bool((failed > 0).any()):  # each by itself: the others do not change
+        factor = factor.clone()
+        some = failed > 0
+        factor[some] = torch.linalg.qr(units[some].mT, mode="r").R.mT
+    short: Tensor = factor * lengths
+    return short.to(rows.dtype)
 
 
 @dataclass(frozen=True)

@@ -72,6 +72,7 @@ _FAR = 30.0  # a logarithm, of sizes beyond those above
 # memory new to the process, which took a quarter of the time.
 _AT_ONCE = 2**20
 _AT_ONCE_ON_GPU = 2**27  # a gigabyte in float64
+_BYTES_EACH = 8 * 16  # several such tensors are there at once
 _SMALL = 2**21  # numbers of all layers and networks below which threads do not pay off
 _DIGITS = 10 * math.log(10)  # how many of sixteen digits may be lost before a figure is in doubt
 
@@ -124,9 +125,10 @@ class Ensemble:
 
     def lost(self) -> PerSample:
         """The largest loss of digits in sums so far, as a logarithm."""
+        lost = self._lost.clone()  # of networks that returned to floats, and now of the others
         if self.state is not None:
-            self._lost[self._scaled] = torch.maximum(self._lost[self._scaled], _lost(self.state))
-        return self._lost
+            lost[self._scaled] = torch.maximum(lost[self._scaled], _lost(self.state))
+        return lost
 
     def figures(self) -> Figures:
         """The metrics of the current tokens, in the order of the streams."""
@@ -186,7 +188,10 @@ class Ensemble:
             if not returning.all():
                 states.append(self.state.select(~returning))
         if len(to_scaled):
-            states.append(SplitState.of(self.x[leaving].double(), self._of(to_scaled)))
+            joining = SplitState.of(self.x[leaving].double(), self._of(to_scaled))
+            # As wide as any becomes, so that draws do not depend on which others are there.
+            tokens_wide = min(self.spec.width, self.x.shape[1] + 2)
+            states.append(widen(joining, max(self.x.shape[-1], tokens_wide)))
         self.state = reduce(_stack, states) if states else None
         self._scaled = torch.cat((self._scaled[~returning], to_scaled))
         self._plain = torch.cat((self._plain[~leaving], to_plain))
@@ -289,11 +294,12 @@ def side_by_side(task: PredictionTask, networks: Networks) -> list[tuple[Course,
     values_each = numbers
     if task.gradients:  # the results of all layers are kept
         values_each = 4 * spec.layers * (numbers + (tokens + 1) * spec.width)
-    on_gpu = task.tokens.is_cuda
-    size = max(1, (_AT_ONCE_ON_GPU if on_gpu else _AT_ONCE) // values_each)
+    if task.tokens.is_cuda:
+        free, _ = torch.cuda.mem_get_info(task.tokens.device)
+        size = max(1, min(_AT_ONCE_ON_GPU, free // _BYTES_EACH) // values_each)
+        return [task.run(group) for group in _groups(networks, size)]
+    size = max(1, _AT_ONCE // values_each)
     groups = _groups(networks, size)
-    if on_gpu:
-        return [task.run(group) for group in groups]
     with one_thread() as threads, ThreadPoolExecutor(threads) as pool:
         if numbers * len(networks) * spec.layers > _SMALL:
             groups = _groups(networks, min(size, math.ceil(len(networks) / threads)))

@@ -117,7 +117,8 @@ def _as_tokens(
     values, name = (x, "x") if kernel is None else (kernel, "kernel")
     assert values is not None  # one of them is
     values = real(values, name=name, axes="(batch, token, feature)", least=2)
-    values = values.double()
+    here = values.device if values.is_cuda else torch.device("cpu")
+    values = values.to(here, torch.float64)
     finite(values, name=name)
     shape = tuple(values.shape)
     if len(shape) not in (2, 3) or 0 in shape:

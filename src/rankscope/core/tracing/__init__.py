@@ -34,6 +34,9 @@ from rankscope.core.tracing._temporary_changes import TemporaryChanges as Tempor
 from rankscope.core.tracing._temporary_changes import before_compilation as before_compilation
 from rankscope.core.tracing._temporary_changes import evaluating
 from rankscope.core.tracing._temporary_changes import listen as listen
+from rankscope.core.tracing._temporary_changes import (
+    without_cudnn_attention as without_cudnn_attention,
+)
 from rankscope.core.tracing._trace import ModelParts as ModelParts
 from rankscope.core.tracing._trace import Pass as Pass
 from rankscope.core.tracing._trace import Trace

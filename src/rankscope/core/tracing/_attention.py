@@ -119,7 +119,8 @@ class AttentionWatch:
         self._callback, self._model, self._modules = callback, modules[0], set(modules)
         self._verified = set() if verified is None else verified
         self._elsewhere: dict[nn.Module, bool] = {}
-        self._doubts: dict[Any, tuple[ModelError, Tensor]] = {}
+        self._doubts: list[tuple[ModelError, Tensor]] = []
+        self._compared: set[Any] = set()
         self.calls = 0
 
     def listen(self, changes: TemporaryChanges) -> None:
@@ -144,18 +145,19 @@ class AttentionWatch:
 
     def after(self, call: Call, scores: AttentionScores, output: Tensor) -> None:
         """Compare the scores with the output; the result stays on the device."""
-        if (kind := call.kind) in self._verified:
+        if (kind := call.kind) is not None and kind in self._verified:
             return
         error = call.refusal("does not compute what its arguments describe")
         with torch.no_grad(), own_precision(call.query.device):
-            self._doubts[self.calls, kind] = error, mismatch(call, scores, output)
+            self._doubts.append((error, mismatch(call, scores, output)))
+        self._compared |= set() if kind is None else {kind}
 
     def judge(self) -> None:
         """Raise for the first call whose output does not match what was read."""
-        for error, doubt in self._doubts.values():
+        for error, doubt in self._doubts:
             if not float(doubt) <= 1:
                 raise error
-        self._verified |= {kind for _, kind in self._doubts}
+        self._verified |= self._compared
 
     def unheard(self) -> ModelError:
         """The error for a model none of whose attention used the interface."""

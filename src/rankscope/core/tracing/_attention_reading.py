@@ -9,7 +9,6 @@ import inspect
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cache
 from typing import Any
 
 import torch
@@ -22,14 +21,10 @@ from rankscope.errors import ModelError, RankscopeError, UnsupportedModelError
 _NAMES = ("module", "query", "key", "value", "attention_mask")
 _PACKED = ("cu_seq_lens_q", "cu_seq_lens_k", "cache", "block_table")
 _PLAIN = (bool, int, float, str, type(None))
+_LIBRARY = "transformers."
 _ROWS = 8
 _TOLERANCE = {torch.bfloat16: 0.1, torch.float16: 0.02}
 """Tolerance of the comparison: eager attention rounds scores to the dtype of the model."""
-
-
-@cache
-def _parameters(function: Callable[..., Any]) -> tuple[str, ...]:
-    return tuple(inspect.signature(function).parameters)
 
 
 @dataclass(frozen=True, eq=False)
@@ -52,7 +47,7 @@ class Call:
         """A call from its positional and keyword arguments."""
         names = list(_NAMES)
         if len(args) > len(names):
-            names += _parameters(function)[len(names) :]
+            names += list(inspect.signature(function).parameters)[len(names) :]
         values = {**dict(zip(names, args, strict=False)), **named}
         module, query, key, value = (values.pop(required) for required in _NAMES[:4])
         mask = values.pop("attention_mask", None)
@@ -60,14 +55,16 @@ class Call:
 
     @property
     def kind(self) -> Any:
-        """What decides how the call is read, apart from the numbers in its tensors."""
-        tensors = [self.query, self.key, self.value, self.mask, *self.options.values()]
-        shapes = [
-            (x.dtype, x.shape)
-            if isinstance(x, Tensor)
-            else (x if type(x) in _PLAIN else object())  # equal to nothing else
-            for x in tensors
-        ]
+        """What decides how the call is read, apart from the numbers in its tensors.
+
+        None if that is not known: of a function that does not belong to Transformers, or with
+        options that are objects.
+        """
+        values = [self.query, self.key, self.value, self.mask, *self.options.values()]
+        known = all(isinstance(value, Tensor) or type(value) in _PLAIN for value in values)
+        if not known or not str(getattr(self.function, "__module__", "")).startswith(_LIBRARY):
+            return None
+        shapes = [(x.dtype, x.shape) if isinstance(x, Tensor) else x for x in values]
         return id(self.module), self.implementation, self.function, *self.options, *shapes
 
     def option(self, name: str) -> Any:

@@ -60,7 +60,7 @@ class TolerantWatch(AttentionWatch):
 
     def mark(self) -> None:
         """Note every layer of which the output does not match what was read."""
-        for (error, doubt), notes in zip(self._doubts.values(), self._notes, strict=True):
+        for (error, doubt), notes in zip(self._doubts, self._notes, strict=True):
             if notes is not None and not float(doubt) <= 1:
                 notes.append(str(error).rstrip("."))
 

@@ -1,10 +1,11 @@
 """``attach``: a model that is read once and traced as often as wanted; ``trace`` does it once."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import chain
-from operator import eq, is_
+from operator import is_
 from typing import Any, NamedTuple, Self
 
+import torch
 from torch import Tensor, nn
 from torch.nn.modules import module as torch_module
 
@@ -26,6 +27,7 @@ _SINCE = (
     "count, such as writes to W.data, and changes inside attributes"
 )
 _PLAIN = (bool, int, float, str, type(None))
+_LEFT_BY_PASSES = (Tensor, list, tuple, set, dict)
 Reader = Callable[[Any, Tensor | None], tuple[Any, Tensor | None]]
 
 
@@ -208,81 +210,98 @@ class Session:
 
 class _State:
     """What changes if modules or tensors are replaced, moved, cast or written to, if hooks are
-    added or removed, or if an attribute gets another value; no number of a tensor is read.
-
-    Objects are compared by identity, and are held so that no other object has it.
-    """
+    added or removed, or if an attribute gets another value; no number of a tensor is read."""
 
     def __init__(self, modules: Sequence[nn.Module]) -> None:
         registries = [
             registry
             for module in modules
+            if not isinstance(module, torch.jit.ScriptModule)  # cannot be changed
             for registry in (
                 *(module._modules, module._parameters, module._buffers),
                 *(module._forward_pre_hooks, module._forward_hooks),
             )
         ]
         hooks = (torch_module._global_forward_pre_hooks, torch_module._global_forward_hooks)
-        self._registries = _Held([*hooks, *registries])
+        self._registries = _Snapshot([*hooks, *registries])
         self._modules, self._kinds = modules, [type(module) for module in modules]
-        self._attributes = _Held([vars(module) for module in modules])
-        self._each = [_Held([vars(module)]) for module in modules]
-        self._tensors = [
-            tensor
-            for module in modules
-            for registered in (module._parameters, module._buffers)
-            for tensor in registered.values()
-            if tensor is not None
-        ]
+        self._attributes = _Snapshot([vars(module) for module in modules])
+        self._by_module = [_Snapshot([vars(module)]) for module in modules]
+        self._tensors = list(chain.from_iterable(map(_tensors_of, modules)))
         self._stamps = [stamp(tensor) for tensor in self._tensors]
 
     def is_current(self) -> bool:
         """Whether nothing changed."""
+        current = [vars(module) for module in self._modules]
         if not self._registries.is_same() or [type(m) for m in self._modules] != self._kinds:
             return False
         if [stamp(tensor) for tensor in self._tensors] != self._stamps:
             return False
-        return self._attributes.is_same() or all(
-            held.is_same() or held.is_equal(type(module).__module__.startswith("rankscope."))
-            for module, held in zip(self._modules, self._each, strict=True)
-        )
+        if not self._attributes.is_of(current):  # a module's dictionary was replaced
+            return False
+        if self._attributes.is_same():
+            return True
+        for module, snapshot in zip(self._modules, self._by_module, strict=True):
+            ours = type(module).__module__.startswith("rankscope.")
+            if not (snapshot.is_same() or snapshot.is_equal(ours=ours)):
+                return False
+        self._attributes = _Snapshot(current)  # such as modes: compared at once from now on
+        self._by_module = [_Snapshot([some]) for some in current]
+        return True
 
 
-class _Held:
-    """Dictionaries and the objects in them; thousands are compared in each pass, without a loop."""
+def _tensors_of(module: nn.Module) -> list[Tensor]:
+    registered = (*module._parameters.values(), *module._buffers.values())
+    return [tensor for tensor in registered if tensor is not None]
+
+
+class _Snapshot:
+    """Which objects were in some dictionaries, by their identities: thousands are compared in each
+    pass, by a few calls.
+
+    Objects are held, so that no other has the identity of one, but for those that a pass may leave
+    in an attribute: tensors, and containers of them.
+    """
 
     def __init__(self, current: Sequence[dict[Any, Any]]) -> None:
-        self._current, self._sizes = current, [len(some) for some in current]
+        self._current, self._sizes = current, [*map(len, current)]
         self._names = [*chain.from_iterable(current)]
-        self._values = [*chain.from_iterable(some.values() for some in current)]
+        values = [*chain.from_iterable(some.values() for some in current)]
+        self._ids = [*map(id, values)]
+        self._held = [None if type(value) in _LEFT_BY_PASSES else value for value in values]
+
+    def is_of(self, dictionaries: Sequence[dict[Any, Any]]) -> bool:
+        """Whether these are the dictionaries."""
+        return all(map(is_, dictionaries, self._current))
 
     def is_same(self) -> bool:
         """Whether they hold the same objects."""
         if [*map(len, self._current)] != self._sizes:
             return False
         values = chain.from_iterable(map(dict.values, self._current))
-        names = chain.from_iterable(self._current)
-        return all(map(is_, values, self._values)) and all(map(eq, names, self._names))
+        return [*map(id, values)] == self._ids and [*chain.from_iterable(self._current)] == (
+            self._names
+        )
 
-    def is_equal(self, is_ours: bool) -> bool:
+    def is_equal(self, *, ours: bool) -> bool:
         """Whether the attributes of a module are the same objects, or equal numbers and texts.
 
-        Modes are set by every trace, and our own modules keep what they computed.
+        Modes are set by every trace, and ``ours``, our own modules, keep what they computed.
         """
 
-        def counted(items: Iterable[tuple[str, Any]]) -> dict[str, Any]:
-            return {
-                name: value
-                for name, value in items
-                if name != "training" and not (is_ours and name[0] == "_" and name != "_seed")
-            }
+        def counts(name: str) -> bool:
+            return name != "training" and not (ours and name[0] == "_" and name != "_seed")
 
-        now = counted(self._current[0].items())
-        before = counted(zip(self._names, self._values, strict=True))
+        now = {name: value for name, value in self._current[0].items() if counts(name)}
+        before = {
+            name: (place, value)
+            for name, place, value in zip(self._names, self._ids, self._held, strict=True)
+            if counts(name)
+        }
         return now.keys() == before.keys() and all(
-            value is before[name]
-            or (type(value) is type(before[name]) in _PLAIN and value == before[name])
+            id(value) == place or (type(value) is type(held) in _PLAIN and value == held)
             for name, value in now.items()
+            for place, held in (before[name],)
         )
 
 
@@ -305,12 +324,14 @@ def attach(
 
     ``session.trace`` has the numbers of ``rankscope.trace`` and takes its options, except for those
     given here. The blocks, the digest of the weights and that of the structure are kept from pass
-    to pass, and attention is compared with the model's own output in the first pass of each kind.
+    to pass, and calls of Transformers' own attention functions are compared with their output in
+    the first pass of each kind.
     Before each pass the session looks whether modules, tensors or hooks were replaced, weights
     moved, cast or written to, or attributes set, and then reads the model again. It cannot see
     writes that PyTorch does not count (``W.data[0] = 0``) and changes inside attributes (of a list
-    or a configuration): figures are right then too, because the model runs as it is, but the
-    provenance is that of before, which its ``settings["not covered"]`` says.
+    or a configuration): the model runs as it is, so that figures of states are right then too, but
+    what was compared in an earlier pass is not compared again, and the provenance is that of
+    before, which its ``settings["not covered"]`` says.
     """
     return Session(model, blocks, layout, stream, output)
 

@@ -180,6 +180,16 @@ class TemporaryChanges:
         """Restore the global random states afterwards."""
         self.change(self._hold_random, self._release_random)
 
+    def without_cudnn_attention(self) -> None:
+        """Turn one of PyTorch's kernels of attention off; its switch is shared by all threads."""
+        backends, name = torch.backends.cuda, "attention of cuDNN"
+
+        def turn_off() -> None:
+            hold(name, self, partial(backends.enable_cudnn_sdp, backends.cudnn_sdp_enabled()))
+            backends.enable_cudnn_sdp(False)
+
+        self.change(turn_off, partial(release, [name], self))
+
     def keep_buffers(self, modules: Sequence[nn.Module]) -> None:
         """Restore the buffers of a model's modules afterwards, if a forward pass writes to them or
         replaces them, as routers and dynamic rotary embeddings do; and the numbers beside them."""
@@ -280,6 +290,14 @@ def evaluating(model: nn.Module) -> Iterator[None]:
     """
     with TemporaryChanges() as changes, changes, changes, changes:
         changes.evaluate(list(model.modules()))
+        yield
+
+
+@contextmanager
+def without_cudnn_attention() -> Iterator[None]:
+    """A context in which PyTorch uses its other kernels of attention."""
+    with TemporaryChanges() as changes, changes, changes, changes:
+        changes.without_cudnn_attention()
         yield
 
 

@@ -1,7 +1,7 @@
 """From a subject to the result of a diagnosis; each chapter is measured once."""
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -11,7 +11,7 @@ import polars as pl
 import torch
 
 from rankscope import tables
-from rankscope.core.tracing import refuse_broken
+from rankscope.core.tracing import refuse_broken, without_cudnn_attention
 from rankscope.errors import RankscopeError, UnsupportedModelError
 from rankscope.experiments import kit, variants
 from rankscope.experiments.diagnosis import _asked as further
@@ -66,25 +66,19 @@ def diagnose_subject(
             "warnings": warnings,
         }
         return
-    with _attention_without_plans(subject):
+    with _without_plans(subject):
         diagnosed = _diagnose(subject, seed, on_answer, design=further.is_asked("design", asked))
     answer = {**_answer(diagnosed, fix), "warnings": warnings}
     yield {**answer, "table": rows(diagnosed.measured)}
-    with _attention_without_plans(subject):
+    with _without_plans(subject):
         parts, table = _chapters(diagnosed, read, lacking, seed, asked, on_chapters)
     yield {**answer, "parts": tuple(_drawable(part, table) for part in parts), "table": table}
 
 
-@contextmanager
-def _attention_without_plans(subject: kit.Subject) -> Iterator[None]:
+def _without_plans(subject: kit.Subject) -> AbstractContextManager[None]:
     """On a GPU, cuDNN plans its attention for every new shape, for 0.06 to 1.3 s each, and a
     diagnosis has a dozen; the other kernels of PyTorch are about as fast, and need no plan."""
-    was_enabled = torch.backends.cuda.cudnn_sdp_enabled()
-    torch.backends.cuda.enable_cudnn_sdp(was_enabled and not subject.x.is_cuda)
-    try:
-        yield
-    finally:
-        torch.backends.cuda.enable_cudnn_sdp(was_enabled)
+    return without_cudnn_attention() if subject.x.is_cuda else nullcontext()
 
 
 @dataclass(frozen=True, eq=False)
