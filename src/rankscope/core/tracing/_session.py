@@ -1,7 +1,7 @@
 """``attach``: a model that is read once and traced as often as wanted; ``trace`` does it once."""
 
 from collections.abc import Callable, Mapping, Sequence
-from itertools import chain
+from itertools import chain, compress
 from operator import is_
 from typing import Any, NamedTuple, Self
 
@@ -28,6 +28,7 @@ _SINCE = (
 )
 _PLAIN = (bool, int, float, str, type(None))
 _LEFT_BY_PASSES = (Tensor, list, tuple, set, dict)
+_OF_MODULES = frozenset(vars(nn.Module()))
 Reader = Callable[[Any, Tensor | None], tuple[Any, Tensor | None]]
 
 
@@ -268,7 +269,12 @@ class _Snapshot:
         self._names = [*chain.from_iterable(current)]
         values = [*chain.from_iterable(some.values() for some in current)]
         self._ids = [*map(id, values)]
-        self._held = [None if type(value) in _LEFT_BY_PASSES else value for value in values]
+        self._is_held = [
+            name in _OF_MODULES or type(value) not in _LEFT_BY_PASSES
+            for name, value in zip(self._names, values, strict=True)
+        ]
+        self._held = [*compress(values, self._is_held)]
+        self._others = [place for place, is_held in enumerate(self._is_held) if not is_held]
 
     def is_of(self, dictionaries: Sequence[dict[Any, Any]]) -> bool:
         """Whether these are the dictionaries."""
@@ -278,9 +284,11 @@ class _Snapshot:
         """Whether they hold the same objects."""
         if [*map(len, self._current)] != self._sizes:
             return False
-        values = chain.from_iterable(map(dict.values, self._current))
-        return [*map(id, values)] == self._ids and [*chain.from_iterable(self._current)] == (
-            self._names
+        if [*chain.from_iterable(self._current)] != self._names:
+            return False
+        values = [*chain.from_iterable(map(dict.values, self._current))]
+        return all(map(is_, compress(values, self._is_held), self._held)) and all(
+            id(values[place]) == self._ids[place] for place in self._others
         )
 
     def is_equal(self, *, ours: bool) -> bool:
@@ -293,15 +301,16 @@ class _Snapshot:
             return name != "training" and not (ours and name[0] == "_" and name != "_seed")
 
         now = {name: value for name, value in self._current[0].items() if counts(name)}
-        before = {
-            name: (place, value)
-            for name, place, value in zip(self._names, self._ids, self._held, strict=True)
-            if counts(name)
-        }
-        return now.keys() == before.keys() and all(
-            id(value) == place or (type(value) is type(held) in _PLAIN and value == held)
+        held = dict(zip(compress(self._names, self._is_held), self._held, strict=True))
+        places = dict(zip(self._names, self._ids, strict=True))
+        return now.keys() == {name for name in self._names if counts(name)} and all(
+            id(value) == places[name]
+            or (
+                type(value) in _PLAIN
+                and type(value) is type(held.get(name))
+                and value == held[name]
+            )
             for name, value in now.items()
-            for place, held in (before[name],)
         )
 
 
