@@ -49,17 +49,10 @@ def begin(tensors: Sequence[Tensor], keys: Tensor) -> Callable[[], list[bytes]]:
     address = np.array([tensor.data_ptr() for tensor in tensors], np.int64)
     size = np.array([tensor.nbytes for tensor in tensors], np.int64)
     rows, rest = size // _ROW_BYTES, size % _ROW_BYTES
-    parts = -(-rows // _ROWS_AT_ONCE)
-    owner = np.repeat(np.arange(len(tensors)), parts)
-    first = np.arange(len(owner)) - np.repeat(parts.cumsum() - parts, parts)
-    first *= _ROWS_AT_ONCE  # the first row of a part within its tensor
+    owner, first, count = divide(rows)
     row_ends, rest_ends = rows.cumsum(), rest.cumsum()
-    of_rows = _sent(
-        address[owner] + first * _ROW_BYTES,
-        np.minimum(rows[owner] - first, _ROWS_AT_ONCE),
-        (row_ends - rows)[owner] + first,
-        device=device,
-    )
+    begins = address[owner] + first * _ROW_BYTES
+    of_rows = _sent(begins, count, (row_ends - rows)[owner] + first, device=device)
     of_rests = _sent(address + rows * _ROW_BYTES, rest, rest_ends - rest, device=device)
     mixed = torch.empty(int(row_ends[-1]), dtype=torch.int64, device=device)
     rests = torch.empty(int(rest_ends[-1]), dtype=torch.uint8, device=device)
@@ -78,6 +71,14 @@ def begin(tensors: Sequence[Tensor], keys: Tensor) -> Callable[[], list[bytes]]:
         ]
 
     return finish
+
+
+def divide(rows: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """The parts of the rows of each tensor: its number, its first row there, how many it has."""
+    parts = -(-rows // _ROWS_AT_ONCE)
+    owner = np.repeat(np.arange(len(rows)), parts)
+    first = (np.arange(len(owner)) - np.repeat(parts.cumsum() - parts, parts)) * _ROWS_AT_ONCE
+    return owner, first, np.minimum(rows[owner] - first, _ROWS_AT_ONCE)
 
 
 def _sent(*columns: np.ndarray, device: torch.device) -> Tensor:
