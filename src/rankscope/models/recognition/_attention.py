@@ -116,6 +116,8 @@ def read_attention(parts: AttentionParts, habits: Habits) -> ReadAttention:
         names = ", ".join(_HEADS)
         why = f"neither it nor the configuration states its heads (as {names})"
         raise observed.refusal("attention", why)
+    if x.shape[-1] != parts.output.output.shape[-1]:
+        raise observed.refusal("attention", "its output has other features than its input")
     layouts = list(_layouts(parts))
     scores = list(_scores(parts) if parts.scores is None else parts.scores(parts) or ())
     if not all(isinstance(score, Reading) for score in scores):
