@@ -171,3 +171,17 @@ def test_an_error_of_shared_work_is_raised_here_and_ends_the_rest(shared) -> Non
 def test_a_single_core_does_the_work_itself(shared, monkeypatch) -> None:
     monkeypatch.setattr(pool, "_cores", lambda: 1)
     assert list(share_out(shared, [3])) == [(9, os.getpid())]
+
+
+def test_a_template_that_is_exiting_is_replaced(monkeypatch) -> None:
+    """Its socket is closed, and the exit code is not there yet."""
+    template = Template("os:getpid")
+    program = template._program
+    program.kill()
+    os.waitid(os.P_PID, program.pid, os.WEXITED | os.WNOWAIT)
+    monkeypatch.setattr(program, "poll", lambda: None)
+    worker = Worker("os:getenvb", template=template)
+    assert worker.ask(b"PATH") == os.environb[b"PATH"]
+    assert template._program is not program
+    worker.close()
+    template.close()

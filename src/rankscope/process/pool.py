@@ -59,7 +59,7 @@ class Template:
 
     def fork(self) -> tuple[IO[bytes], IO[bytes]]:
         """The pipes to and from a new worker."""
-        if self._program.poll() is not None:
+        if self._has_exited():
             self._requests.close()
             self._start()
         (tasks, to_worker), (from_worker, answers) = os.pipe(), os.pipe()
@@ -70,6 +70,14 @@ class Template:
             os.close(tasks)
             os.close(answers)
         return os.fdopen(to_worker, "wb"), os.fdopen(from_worker, "rb")
+
+    def _has_exited(self) -> bool:
+        """Its end of the socket, which it never writes to, is closed before its exit code is known:
+        on a busy machine by long enough for several requests."""
+        if self._program.poll() is None and not wait([self._requests], 0):
+            return False
+        self._program.wait()
+        return True
 
     def close(self) -> None:
         """Stop the process; its workers keep running."""
