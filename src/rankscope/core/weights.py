@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from importlib import import_module
-from importlib.util import find_spec
 from typing import Any
 
 import numpy as np
@@ -15,6 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
+from rankscope.core.metrics import can_fuse
 from rankscope.errors import InputError
 
 _WORDS = 1024
@@ -175,14 +175,9 @@ def _pieces(tensor: Tensor) -> list[Tensor]:
     return [_mixed(table, rows).view(torch.uint8), rest] if rows else [rest]
 
 
-@cache
-def _has_triton() -> bool:
-    return find_spec("triton") is not None
-
-
 def _is_plain_on_gpu(tensor: Tensor) -> bool:
     """Whether one kernel can read it together with others like it."""
-    if not (tensor.is_cuda and type(tensor) in (Tensor, nn.Parameter, nn.Buffer) and _has_triton()):
+    if not (can_fuse(tensor) and type(tensor) in (Tensor, nn.Parameter, nn.Buffer)):
         return False
     complete = _is_readable(tensor) and tensor.is_contiguous() and tensor.data_ptr() % 8 == 0
     return complete and not (tensor.is_conj() or tensor.is_neg())

@@ -35,6 +35,7 @@ from rankscope.core.metrics._estimated_spectra import (
     SpectrumProbe,
     estimated_spectra,
 )
+from rankscope.core.metrics._fused import can_fuse as can_fuse
 from rankscope.core.metrics._lanczos_quadrature import SpectralEvidence
 from rankscope.core.metrics._residual import Center as Center
 from rankscope.core.metrics._residual import (

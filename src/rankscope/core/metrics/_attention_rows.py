@@ -1,7 +1,6 @@
 """Attention figures of some queries in place of all: means over rows with their standard errors."""
 
 from dataclasses import replace
-from importlib import import_module
 from typing import Any, NamedTuple
 
 import torch
@@ -13,6 +12,7 @@ from rankscope.core.metrics._attention_scores import (
     MOST_STRAY,
     AttentionScores,
     fused_here,
+    fused_row_figures,
     row_figures,
 )
 from rankscope.core.shapes import PerHead
@@ -132,10 +132,8 @@ class _Choice(NamedTuple):
         used = _only(scores, self.chosen, self.seen)
         if not fused_here(used):
             return row_figures(used, scores)
-        kernel = import_module("rankscope.core.metrics._attention_kernel")
         # Which keys are first, and which are padding; what queries see is in the mask.
-        figures, counted = kernel.row_figures(replace(used, token_mask=scores.token_mask))
-        return figures, counted
+        return fused_row_figures(replace(used, token_mask=scores.token_mask))
 
     def means(
         self, figures: Float[Tensor, "figure layer batch head row"], counted: Tensor

@@ -145,8 +145,7 @@ class AttentionScores:
     def summary(self) -> AttentionSummary:
         """The metrics of one pass over the weights, computed once."""
         if fused_here(self):
-            kernel = import_module("rankscope.core.metrics._attention_kernel")
-            rows, sees = kernel.row_figures(self)
+            rows, sees = fused_row_figures(self)
             counted = sees & self.real_queries().unsqueeze(1)
         else:
             rows, counted = row_figures(self, self)
@@ -321,6 +320,13 @@ def fused_here(attention: AttentionScores) -> bool:
     """Whether the pass can be one kernel, which computes in float32."""
     fits = attention.dtype == torch.float32 and attention.query.shape[3] in range(1, 257)
     return fits and can_fuse(attention.query)
+
+
+def fused_row_figures(attention: AttentionScores) -> tuple[Tensor, Tensor]:
+    """Figures of each query by one kernel, and which queries see a key."""
+    kernels = import_module("rankscope.core.metrics._attention_kernel")  # it loads Triton
+    figures, sees = kernels.row_figures(attention)
+    return figures, sees
 
 
 def row_figures(attention: AttentionScores, whole: AttentionScores) -> tuple[Tensor, Tensor]:

@@ -412,15 +412,15 @@ def _with_head(original: Any) -> Any:
 def fresh(original: nn.Module, seed: int) -> nn.Module:
     """Another instance of the same class and configuration, on the same devices.
 
-    It is drawn on the GPU of the model, if that is one and has room. No global random state is
-    touched.
+    It is drawn on the GPU of the model, if there is one and it has enough free memory. No global
+    random state is touched.
     """
     if not hasattr(original, "config"):
         raise InputError("only a transformers model knows how to be initialised again.")
     spread = getattr(original, "hf_device_map", None) or {}
     like = next(original.parameters())
-    drawable = len(spread) < 2 and like.is_cuda and _has_room(original, like.device)
-    here = like.device if drawable else torch.device("cpu")
+    on_gpu = len(spread) < 2 and like.is_cuda and _fits_in_free_memory(original, like.device)
+    here = like.device if on_gpu else torch.device("cpu")
     with global_stream(seed, "original"), here:
         drawn: nn.Module = type(original)(original.config)
     if len(spread) > 1:  # what is on disk there comes from main memory here
@@ -430,7 +430,7 @@ def fresh(original: nn.Module, seed: int) -> nn.Module:
     return drawn.to("cpu" if like.is_meta else like.device, like.dtype).eval()
 
 
-def _has_room(original: nn.Module, device: torch.device) -> bool:
+def _fits_in_free_memory(original: nn.Module, device: torch.device) -> bool:
     """Whether a GPU has memory for the model in float32, in which it is drawn, and its copy."""
     numbers = sum(parameter.numel() for parameter in original.parameters())
     return torch.cuda.mem_get_info(device)[0] > 8 * numbers

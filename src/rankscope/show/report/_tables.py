@@ -224,7 +224,7 @@ def _of_findings(findings: Sequence[Finding], caption: str) -> TableView:
 
 def _criterion(finding: Finding) -> Markup:
     """The rule, and the page about it."""
-    page = Markup(' <span class="small">{}</span>').format(address(finding.url))
+    page = Markup(' <span class="small">({})</span>').format(address(finding.url))
     return inline(finding.rule) + (page if finding.url else "")
 
 
